@@ -1,0 +1,3 @@
+//! The `monarch` program.
+
+fn main() {}

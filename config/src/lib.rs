@@ -1,0 +1,1 @@
+//! Turns manifest.yaml and fleet.yaml into a checked graph and fleet.

@@ -1,0 +1,1 @@
+//! Monarch's own durable state, and the invariants that it holds.

@@ -1,0 +1,16 @@
+//! The words of Monarch as types, so that every room says the same thing by the same name.
+//!
+//! This crate is pure: it reaches no database, no clock and no file. The workflow, which must be
+//! deterministic, and the ledger, which must not be fooled, therefore share one table of what may
+//! follow what ([`phase`]).
+
+mod id;
+mod lsn;
+pub mod names;
+pub mod phase;
+pub mod unit;
+
+pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName, TableName};
+pub use lsn::{InvalidLsn, Lsn};
+pub use phase::Phase;
+pub use unit::UnitStatus;

@@ -1,0 +1,1 @@
+//! Everything Monarch asks of Postgres, and nothing of Temporal.

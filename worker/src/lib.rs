@@ -1,0 +1,1 @@
+//! Hosts workflows and activities on their task queues.

@@ -1,0 +1,1 @@
+//! The deterministic half of a move: the workflow and the contract of its activities.
