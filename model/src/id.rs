@@ -19,7 +19,7 @@ pub struct InvalidId {
 }
 
 impl InvalidId {
-    fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str, given: &str, expected: &'static str) -> Self {
         Self {
             what,
             given: given.chars().take(64).collect(),
@@ -165,11 +165,6 @@ name! {
     /// A store, as named under `stores` in `manifest.yaml`.
     StoreName, "store name"
 }
-name! {
-    /// A table as the manifest writes it: `table`, or `schema.table` outside `public`.
-    TableName, "table name"
-}
-
 /// Who may write for a unit. Each mover, scrub or seal takes the next one from the ledger; the
 /// sink refuses all but the newest.
 #[derive(

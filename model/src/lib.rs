@@ -8,9 +8,11 @@ mod id;
 mod lsn;
 pub mod names;
 pub mod phase;
+mod table_name;
 pub mod unit;
 
-pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName, TableName};
+pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName};
 pub use lsn::{InvalidLsn, Lsn};
 pub use phase::Phase;
+pub use table_name::TableName;
 pub use unit::UnitStatus;
