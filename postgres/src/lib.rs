@@ -1,1 +1,6 @@
 //! Everything Monarch asks of Postgres, and nothing of Temporal.
+
+mod server_error;
+pub mod sql;
+
+pub use server_error::{Refusal, ServerError};
