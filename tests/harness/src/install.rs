@@ -1,0 +1,40 @@
+//! Where the servers' programs are: the script `install` beside this crate puts them there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Result, anyhow};
+
+use crate::account::run;
+
+const HARNESS: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The project's folder.
+pub(crate) fn project() -> &'static Path {
+    Path::new(HARNESS)
+        .ancestors()
+        .nth(2)
+        .unwrap_or(Path::new(HARNESS))
+}
+
+/// The folder of installed servers, `$MONARCH_SERVERS` or `.servers/` in the project. The first
+/// call in a process runs the script, which does nothing when all is there.
+pub(crate) fn servers() -> Result<&'static Path> {
+    static SERVERS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    SERVERS
+        .get_or_init(|| {
+            run(&mut Command::new(Path::new(HARNESS).join("install")))
+                .map(|()| place())
+                .map_err(|error| format!("{error:#}"))
+        })
+        .as_deref()
+        .map_err(|error| anyhow!("install the servers: {error}"))
+}
+
+fn place() -> PathBuf {
+    match std::env::var_os("MONARCH_SERVERS") {
+        Some(place) if !place.is_empty() => PathBuf::from(place),
+        _ => project().join(".servers"),
+    }
+}
