@@ -2,5 +2,6 @@
 
 mod server_error;
 pub mod sql;
+pub mod stream;
 
 pub use server_error::{Refusal, ServerError};
