@@ -1,0 +1,133 @@
+//! The ledger's schema, made and brought up to date by `monarch ledger init`.
+
+use monarch_postgres::sql::quote_ident;
+use tokio_postgres::Transaction;
+
+use crate::connection::Ledger;
+use crate::error::LedgerError;
+
+/// The migrations, in order; a migration's version is its place, counted from one. What was
+/// released is never edited.
+const MIGRATIONS: &[(&str, &str)] = &[("ledger", include_str!("../migrations/0001_ledger.sql"))];
+
+/// The schema version that this program reads and writes.
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+pub const SCHEMA_VERSION: i32 = MIGRATIONS.len() as i32;
+
+/// The key of the advisory lock under which the schema is made: `monarch` in ASCII.
+const INIT_LOCK: i64 = 0x006d_6f6e_6172_6368;
+
+/// What a role needs to work with the ledger, as SQL for its owner to run. Deliberately without
+/// `delete` and `truncate` anywhere, and without `update` on the journal and the spine: a worker
+/// can neither forget a move nor edit what happened.
+pub fn worker_grants(role: &str) -> String {
+    let role = quote_ident(role);
+    format!(
+        "grant usage on schema monarch_ledger to {role};\n\
+         grant select on all tables in schema monarch_ledger to {role};\n\
+         grant insert, update on monarch_ledger.move, monarch_ledger.move_unit,\n    \
+             monarch_ledger.blob_key to {role};\n\
+         grant insert on monarch_ledger.move_spine, monarch_ledger.move_event to {role};\n"
+    )
+}
+
+impl Ledger {
+    /// Makes the schema, or brings it up to date, and returns its version. Run again it changes
+    /// nothing; two that run at once take turns. Needs `create` on the database the first time, and
+    /// the schema's owner afterwards.
+    pub async fn init(&self) -> Result<i32, LedgerError> {
+        const DOING: &str = "make the ledger's schema";
+        let failed = || LedgerError::database(DOING);
+        let mut lease = self.lease(DOING).await?;
+        let tx = lease.begin(DOING).await?;
+        tx.batch_execute("set local lock_timeout = '5min'; set local statement_timeout = '5min'")
+            .await
+            .map_err(failed())?;
+        tx.execute("select pg_advisory_xact_lock($1)", &[&INIT_LOCK])
+            .await
+            .map_err(failed())?;
+        ensure_schema(&tx).await.map_err(failed())?;
+        let found = version(&tx).await.map_err(failed())?;
+        if found > SCHEMA_VERSION {
+            return Err(LedgerError::SchemaTooNew {
+                found,
+                known: SCHEMA_VERSION,
+            });
+        }
+        for (version, (name, sql)) in (1..).zip(MIGRATIONS).skip_while(|(v, _)| *v <= found) {
+            migrate(&tx, version, name, sql).await.map_err(failed())?;
+        }
+        tx.commit().await.map_err(failed())?;
+        lease.give_back();
+        Ok(SCHEMA_VERSION)
+    }
+
+    /// The version of the schema, which is this program's; or why it is not.
+    pub async fn schema_version(&self) -> Result<i32, LedgerError> {
+        const DOING: &str = "read the ledger's schema version";
+        let lease = self.lease(DOING).await?;
+        let found: i32 = lease
+            .client()
+            .query_one(VERSION, &[])
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(LedgerError::database(DOING))?;
+        lease.give_back();
+        match found {
+            0 => Err(LedgerError::NotInitialised),
+            found if found < SCHEMA_VERSION => Err(LedgerError::SchemaTooOld {
+                found,
+                needed: SCHEMA_VERSION,
+            }),
+            found if found > SCHEMA_VERSION => Err(LedgerError::SchemaTooNew {
+                found,
+                known: SCHEMA_VERSION,
+            }),
+            found => Ok(found),
+        }
+    }
+}
+
+const VERSION: &str = "select coalesce(max(version), 0) from monarch_ledger.schema_version";
+
+/// Looks before it creates: `if not exists` asks for the right to create even where it does not.
+async fn ensure_schema(tx: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    let exists: bool = tx
+        .query_one(
+            "select to_regclass('monarch_ledger.schema_version') is not null",
+            &[],
+        )
+        .await?
+        .try_get(0)?;
+    if exists {
+        return Ok(());
+    }
+    tx.batch_execute(
+        "create schema if not exists monarch_ledger;
+         create table monarch_ledger.schema_version (
+             version integer primary key,
+             name text not null,
+             applied_at timestamptz not null default now()
+         )",
+    )
+    .await
+}
+
+async fn version(tx: &Transaction<'_>) -> Result<i32, tokio_postgres::Error> {
+    tx.query_one(VERSION, &[]).await?.try_get(0)
+}
+
+async fn migrate(
+    tx: &Transaction<'_>,
+    version: i32,
+    name: &str,
+    sql: &str,
+) -> Result<(), tokio_postgres::Error> {
+    tx.batch_execute(sql).await?;
+    tx.execute(
+        "insert into monarch_ledger.schema_version (version, name) values ($1, $2)",
+        &[&version, &name],
+    )
+    .await?;
+    Ok(())
+}
