@@ -1,0 +1,272 @@
+//! The activities of a move: their names in history, what they take and what they give.
+//!
+//! History keeps ids, positions, counts and digests only: no row value and no DSN may appear in any
+//! type of this module. Each activity may run twice, die at any line and run again elsewhere, with
+//! the same result.
+//!
+//! An activity that refuses in the ordinary course (a unit is not ready, a writer is in the way)
+//! *returns* that; it *fails* only where the move cannot go on as it is. A failure that must not be
+//! retried carries one of the names in [`failure`].
+
+mod api;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use monarch_model::{CellName, Lsn, MoveId, OrgId, StoreName};
+use serde::{Deserialize, Serialize};
+
+/// Names of the failures that end an activity for good.
+pub mod failure {
+    /// The configuration or the start input cannot be used.
+    pub const BAD_INPUT: &str = "BadInput";
+    /// Preflight found what forbids the move; the findings are in the message.
+    pub const PREFLIGHT_REFUSED: &str = "PreflightRefused";
+    /// Another move is live; its id is in the message.
+    pub const LIVE_MOVE: &str = "LiveMove";
+    /// The unit must be copied again from a new slot: its sink went back, or its copy was cut off.
+    pub const START_OVER: &str = "StartOver";
+    /// Eviction found what must not be deleted, or a slot that still lives.
+    pub const EVICTION_REFUSED: &str = "EvictionRefused";
+    /// The drain did not succeed and the organization writes on the source again.
+    pub const NOT_DRAINED: &str = "NotDrained";
+    /// The move was given up.
+    pub const ABORTED: &str = "Aborted";
+    /// A finding that ends the move before its flip; the finding's own code leads the message.
+    pub const FATAL: &str = "Fatal";
+}
+
+/// One move.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MoveRef {
+    /// The move.
+    pub move_id: MoveId,
+}
+
+/// One unit of a move.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UnitRef {
+    /// The move.
+    pub move_id: MoveId,
+    /// The unit's store.
+    pub store: StoreName,
+}
+
+/// A move and why something is done to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Because {
+    /// The move.
+    pub move_id: MoveId,
+    /// A short name of the reason, from [`failure`] or a finding.
+    pub code: String,
+    /// The reason in words, for the ledger and the page.
+    pub reason: String,
+}
+
+/// What preflight looks at.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PreflightInput {
+    /// The organization as the caller wrote it.
+    pub org: OrgId,
+    /// The cell it leaves; `from` of the fleet where absent.
+    pub from: Option<CellName>,
+    /// The cell it goes to; `to` of the fleet where absent.
+    pub to: Option<CellName>,
+}
+
+/// What preflight found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PreflightOutput {
+    /// The organization in the text form that its key's type prints.
+    pub org: OrgId,
+    /// The cell it leaves.
+    pub from: CellName,
+    /// The cell it goes to.
+    pub to: CellName,
+    /// Whether the fleet names a control plane that fences and flips by machine.
+    pub can_fence: bool,
+    /// Each finding that forbids the move, in one line.
+    pub refusals: Vec<String>,
+    /// How many findings only warn.
+    pub warnings: u32,
+}
+
+/// What becomes a row of the ledger.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RegisterInput {
+    /// The id that the workflow drew: registering twice is registering once.
+    pub move_id: MoveId,
+    /// The organization, as preflight returned it.
+    pub org: OrgId,
+    /// The cell it leaves.
+    pub from: CellName,
+    /// The cell it goes to.
+    pub to: CellName,
+    /// The workflow that drives the move.
+    pub workflow_id: String,
+    /// Its run.
+    pub run_id: String,
+    /// The options of the start input, for the record.
+    pub options: serde_json::Value,
+}
+
+/// The registered move.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RegisterOutput {
+    /// The units, in the order in which eviction deletes: stores whose rows others refer to last.
+    pub units: Vec<StoreName>,
+    /// SHA-256 of the static spine's ids.
+    pub spine_digest: String,
+    /// How many ids the static spine has.
+    pub spine_ids: u64,
+}
+
+/// What a snapshot copied.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotOutput {
+    /// Where snapshot and stream meet.
+    pub consistent_point: Lsn,
+    /// Rows copied.
+    pub rows: u64,
+    /// Bytes relayed.
+    pub bytes: u64,
+}
+
+/// Where a stream stood when its unit was sealed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StreamOutput {
+    /// The source position up to which everything in scope is on the sink.
+    pub position: Lsn,
+}
+
+/// Why and how a readiness check is made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReadinessInput {
+    /// The move.
+    pub move_id: MoveId,
+    /// The operator's word that the organization's writes are stopped.
+    pub writes_stopped: bool,
+}
+
+/// Whether a cut-over may begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReadinessOutput {
+    /// Every reason why not; empty when it may.
+    pub refusals: Vec<String>,
+}
+
+/// One attempt to cut over.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DrainRef {
+    /// The move.
+    pub move_id: MoveId,
+    /// Counts from 1; each attempt has a token of its own in the control plane.
+    pub attempt: u32,
+    /// The operator's word that the organization's writes are stopped and that the routing will
+    /// follow; without it the fleet's `control` does both.
+    pub writes_stopped: bool,
+}
+
+/// The organization's writes are stopped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FenceOutput {
+    /// Whether the fence holds, read back; else the reasons.
+    pub refusals: Vec<String>,
+}
+
+/// What one look at the drain waits for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DrainInput {
+    /// The attempt.
+    pub drain: DrainRef,
+    /// How long to wait for writers and units before the blockers are returned.
+    pub within: Duration,
+}
+
+/// How far the drain is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DrainOutput {
+    /// Who or what is in the way, by name; empty when every unit has applied its barrier.
+    pub blockers: Vec<String>,
+    /// The barrier of each unit.
+    pub barriers: BTreeMap<StoreName, Lsn>,
+}
+
+/// What the comparison of both sides says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VerifyOutput {
+    /// Tables compared.
+    pub tables: u64,
+    /// Rows compared.
+    pub rows: u64,
+    /// SHA-256 over the digests of all tables.
+    pub digest: String,
+    /// Each table that differs, with both counts; empty when all agree.
+    pub differences: Vec<String>,
+}
+
+/// Whether every unit is read-only now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SealOutput {
+    /// Stores with a change behind their barrier: nothing is sealed and the drain goes on.
+    pub reopened: Vec<StoreName>,
+}
+
+/// Where the routing points after a flip was asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FlipOutput {
+    /// From the fence to the read-back of the flip, when it flipped.
+    pub write_pause: Option<Duration>,
+    /// Why the control plane refused; empty when it flipped.
+    pub refusals: Vec<String>,
+}
+
+/// What a slot still held behind the barrier when it was read to its head.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TailOutput {
+    /// In-scope changes by table; any of them forbids eviction.
+    pub late_changes: BTreeMap<String, u64>,
+    /// Why the tail could not be read (a lost slot); forbids eviction as well.
+    pub unread: Option<String>,
+}
+
+/// What eviction may overlook.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BeginEvictInput {
+    /// The move.
+    pub move_id: MoveId,
+    /// The operator's word that the late changes were carried over by hand.
+    pub accept_late_changes: bool,
+}
+
+/// Whether eviction may begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BeginEvictOutput {
+    /// Every reason why not; empty when it may.
+    pub refusals: Vec<String>,
+}
+
+/// What was deleted from the losing side.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EvictOutput {
+    /// Rows deleted.
+    pub rows: u64,
+}
+
+/// What the sweep looks for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SweepInput {
+    /// A live move whose movers said nothing for so long, and whose workflow is not running, is
+    /// ended.
+    pub silent_for: Duration,
+}
+
+/// What the sweep ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SweepOutput {
+    /// Moves that were failed, with what was removed.
+    pub swept: Vec<String>,
+}
+
+pub use api::MoveApi;
+pub use api::marker;

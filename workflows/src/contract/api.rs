@@ -1,0 +1,149 @@
+//! The table of activities. The macro makes constants without docs and wants these very bodies,
+//! hence the exceptions to the lints, for this file alone.
+#![allow(clippy::unimplemented, missing_docs, unused_variables)]
+
+use temporalio_macros::activity_definitions;
+use temporalio_workflow::common::ActivityError;
+
+use super::*;
+
+/// The activities. Bodies are never run: the macro takes names and types from them.
+pub struct MoveApi;
+
+#[activity_definitions]
+impl MoveApi {
+    /// Looks at every database of the move and changes nothing.
+    #[activity(name = "preflight")]
+    pub fn preflight(input: PreflightInput) -> Result<PreflightOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Reads the static spine and writes the move and its units: the lease.
+    #[activity(name = "register")]
+    pub fn register(input: RegisterInput) -> Result<RegisterOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Publications, a slot with its exported snapshot, and the copy of all rows seen in it.
+    #[activity(name = "snapshot")]
+    pub fn snapshot(input: UnitRef) -> Result<SnapshotOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Applies changes until its unit is sealed; only then does it complete.
+    #[activity(name = "stream")]
+    pub fn stream(input: UnitRef) -> Result<StreamOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Looks at ledger and cells and says why a cut-over may not begin.
+    #[activity(name = "readiness")]
+    pub fn readiness(input: ReadinessInput) -> Result<ReadinessOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// `active → draining`, and the organization's writes stop.
+    #[activity(name = "fence")]
+    pub fn fence(input: DrainRef) -> Result<FenceOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Waits for open writers, writes the barriers, waits until they are applied.
+    #[activity(name = "drain")]
+    pub fn drain(input: DrainInput) -> Result<DrainOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Compares the organization's rows on both sides, table by table.
+    #[activity(name = "verify")]
+    pub fn verify(input: MoveRef) -> Result<VerifyOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Makes every unit read-only for good, or none.
+    #[activity(name = "seal")]
+    pub fn seal(input: DrainRef) -> Result<SealOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Lifts the fence, its token revoked first, and goes back to `active`.
+    #[activity(name = "reopen")]
+    pub fn reopen(input: Because) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// `draining → flipping`, the routing changes, is read back, `cut_over`.
+    #[activity(name = "flip")]
+    pub fn flip(input: DrainRef) -> Result<FlipOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Reads a sealed unit's slot to its head, records what it held, and drops it.
+    #[activity(name = "close_tail")]
+    pub fn close_tail(input: UnitRef) -> Result<TailOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// `cut_over → evicting`, if nothing forbids it.
+    #[activity(name = "begin_evict")]
+    pub fn begin_evict(input: BeginEvictInput) -> Result<BeginEvictOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Deletes the organization's rows of one store from the source.
+    #[activity(name = "evict")]
+    pub fn evict(input: UnitRef) -> Result<EvictOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Removes the move's own rows from the sink and ends it: `evicting → finalized`.
+    #[activity(name = "finalize")]
+    pub fn finalize(input: MoveRef) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// Records a fatal finding (`failed`) and lifts the fence.
+    #[activity(name = "fail")]
+    pub fn fail(input: Because) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// Begins to give the move up (`aborting`) and lifts the fence.
+    #[activity(name = "begin_abort")]
+    pub fn begin_abort(input: Because) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// Drops a unit's slots and publications on the source and looks for them in vain.
+    #[activity(name = "drop_slots")]
+    pub fn drop_slots(input: UnitRef) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// Deletes the organization's rows of one store from the sink.
+    #[activity(name = "scrub")]
+    pub fn scrub(input: UnitRef) -> Result<EvictOutput, ActivityError> {
+        unimplemented!()
+    }
+
+    /// `aborting → aborted`.
+    #[activity(name = "conclude_abort")]
+    pub fn conclude_abort(input: MoveRef) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
+    /// Ends moves that nobody drives any more.
+    #[activity(name = "sweep")]
+    pub fn sweep(input: SweepInput) -> Result<SweepOutput, ActivityError> {
+        unimplemented!()
+    }
+}
+
+/// Markers: an implementation names the activity it implements by one of these.
+pub mod marker {
+    pub use super::move_api::{
+        BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail, Fence,
+        Finalize, Flip, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot, Stream,
+        Sweep, Verify,
+    };
+}

@@ -1,0 +1,374 @@
+//! The walk of one organization from its source cell to its sink cell.
+//!
+//! Three parts run side by side until the flip, joined in [`before_flip`]: the *movers* (one loop a
+//! unit: snapshot, then stream, with pause and starting over), the *steering* (an operator's or the
+//! automatic cut-over, the drain with its deadline), and whatever interrupts them (an abort, a
+//! cancellation, a fatal finding). They talk through the workflow's state alone. What follows is
+//! decided by how they end:
+//!
+//! ```text
+//!             preflight, register
+//!                     │
+//!        movers ∥ steering  (active ⇄ draining)
+//!        │            │               │
+//!     Flipped     GivenUp           Fatal
+//!        │            │               │ failed; slots go at once
+//!   tails, evict      │◀── abort ─────┘
+//!        │            │
+//!    finalized     aborted
+//! ```
+//!
+//! Every wait hears an interruption; every activity carries a token of its own, so that cancelling
+//! the workflow never takes away the clean-up.
+
+// The macros make constants that they do not document.
+#![allow(missing_docs)]
+
+mod ending;
+mod movers;
+mod outcome;
+mod steering;
+mod step;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName, UnitStatus};
+use serde::{Deserialize, Serialize};
+use temporalio_common::data_converters::RawValue;
+use temporalio_common::search_attributes::SearchAttributeKey;
+use temporalio_macros::{workflow, workflow_methods};
+use temporalio_workflow::{
+    SyncWorkflowContext, WorkflowCancellationToken, WorkflowContext, WorkflowContextView,
+    WorkflowResult, workflows::join,
+};
+
+use crate::contract::{BeginEvictInput, MoveApi, PreflightInput, RegisterInput, failure};
+use crate::input::{Abort, CutOver, CutOverPolicy, Evict, OrgMoveInput};
+use outcome::{Failure, Stopped, Verdict};
+use step::{Patience, call};
+
+/// The organization of a move, for lists in the Temporal Web UI.
+pub const ORG_ID: SearchAttributeKey<String> = SearchAttributeKey::keyword("OrgId");
+/// The phase of a move.
+pub const MOVE_PHASE: SearchAttributeKey<String> = SearchAttributeKey::keyword("MovePhase");
+/// The cell that the organization leaves.
+pub const SOURCE_CELL: SearchAttributeKey<String> = SearchAttributeKey::keyword("SourceCell");
+/// The cell that the organization goes to.
+pub const SINK_CELL: SearchAttributeKey<String> = SearchAttributeKey::keyword("SinkCell");
+
+/// The id of the workflow that moves `org`: a second one for the same organization is refused by
+/// Temporal itself, one for another organization by the ledger.
+pub fn workflow_id(org: &OrgId) -> String {
+    format!("org-move-{org}")
+}
+
+/// How a move ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OrgMoveResult {
+    /// The move.
+    pub move_id: MoveId,
+    /// `finalized` or `aborted`.
+    pub phase: Phase,
+    /// From fence to flip, if it flipped.
+    pub write_pause: Option<Duration>,
+    /// Why it was given up, if it was.
+    pub reason: Option<String>,
+}
+
+/// What the `cut_over` update answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CutOverAnswer {
+    /// Where the move stands afterwards.
+    pub phase: Option<Phase>,
+    /// From fence to flip, if it flipped.
+    pub write_pause: Option<Duration>,
+    /// Why it did not flip; empty if it did.
+    pub refusals: Vec<String>,
+}
+
+/// What the `status` query answers: all that the workflow itself knows. Positions and progress are
+/// in the ledger, where the movers write them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The move, once it is registered.
+    pub move_id: Option<MoveId>,
+    /// Its phase, once it is registered.
+    pub phase: Option<Phase>,
+    /// What each unit is doing.
+    pub units: BTreeMap<StoreName, UnitStatus>,
+    /// Whether the movers are paused.
+    pub paused: bool,
+    /// What keeps the move from going on, by name.
+    pub blocked_by: Vec<String>,
+    /// An abort that was asked for.
+    pub abort_reason: Option<String>,
+    /// A fatal finding.
+    pub failure: Option<String>,
+    /// Cut-overs tried.
+    pub cut_over_attempts: u32,
+}
+
+/// The workflow's state: what handlers write and the run reads.
+#[workflow]
+#[derive(Default)]
+pub struct OrgMove {
+    status: Status,
+    abort: Option<Abort>,
+    cancelled: bool,
+    fatal: Option<Failure>,
+    sealed: bool,
+    cut_over: Option<CutOver>,
+    cut_over_answer: Option<CutOverAnswer>,
+    evict: Option<Evict>,
+}
+
+/// What the run has learnt and no longer changes.
+struct Plan {
+    move_id: MoveId,
+    input: OrgMoveInput,
+    org: OrgId,
+    from: CellName,
+    to: CellName,
+    /// In the order in which eviction deletes.
+    units: Vec<StoreName>,
+}
+
+type Ctx = WorkflowContext<OrgMove>;
+
+#[workflow_methods]
+impl OrgMove {
+    /// Moves one organization; see [`OrgMoveInput`] for what `start` takes.
+    #[run]
+    pub async fn run(
+        ctx: &mut WorkflowContext<Self>,
+        start: RawValue,
+    ) -> WorkflowResult<OrgMoveResult> {
+        let json = start
+            .payloads
+            .first()
+            .map(|payload| payload.data.as_slice());
+        let input = OrgMoveInput::parse(json.unwrap_or_default())
+            .map_err(|error| outcome::fails(failure::BAD_INPUT, error.to_string()))?;
+        let plan = match prepare(ctx, input).await? {
+            Some(plan) => plan,
+            None => return Err(ending::given_up_before_register(ctx)),
+        };
+        let end = match before_flip(ctx, &plan).await {
+            Verdict::Flipped { write_pause } => ending::after_flip(ctx, &plan, write_pause).await,
+            Verdict::GivenUp => ending::give_up(ctx, &plan).await,
+            Verdict::Fatal(failure) => ending::fail(ctx, &plan, failure).await,
+        };
+        ctx.wait_condition_with_options(|_| ctx.all_handlers_finished(), step::deaf())
+            .await?;
+        end
+    }
+
+    /// Gives the move up: takes effect in every phase before `flipping`, is noted after it.
+    #[signal]
+    pub fn abort(&mut self, _ctx: &mut SyncWorkflowContext<Self>, raw: RawValue) {
+        let abort = Abort::parse(raw.payloads.first().map(|payload| payload.data.as_slice()));
+        self.request_abort(abort);
+    }
+
+    /// What the workflow knows of the move.
+    #[query]
+    pub fn status(&self, _ctx: &WorkflowContextView) -> Status {
+        self.status.clone()
+    }
+
+    #[update_validator(cut_over)]
+    fn validate_cut_over(
+        &self,
+        _ctx: &WorkflowContextView,
+        _request: &CutOver,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match self.status.phase {
+            Some(Phase::Active) if self.cut_over.is_none() => Ok(()),
+            Some(Phase::Active | Phase::Draining | Phase::Flipping) => {
+                Err("a cut-over is already under way; watch it with `monarch move watch`".into())
+            }
+            Some(phase) => Err(format!("a move that is {phase} cannot cut over").into()),
+            None => Err("the move is not registered yet; wait until it is active".into()),
+        }
+    }
+
+    /// Cuts over: refused with every reason if a unit is not ready, else drained, sealed and
+    /// flipped; answers when that is done or undone.
+    #[update]
+    pub async fn cut_over(ctx: &mut WorkflowContext<Self>, request: CutOver) -> CutOverAnswer {
+        // Taken at once, so that a second request is refused by the validator.
+        ctx.state_mut(|s| {
+            s.cut_over_answer = None;
+            s.cut_over = Some(request);
+        });
+        let _ = ctx
+            .wait_condition_with_options(
+                |s| s.cut_over_answer.is_some() || s.is_interrupted(),
+                step::deaf(),
+            )
+            .await;
+        ctx.state(|s| {
+            s.cut_over_answer.clone().unwrap_or_else(|| CutOverAnswer {
+                phase: s.status.phase,
+                write_pause: None,
+                refusals: vec!["the move is being given up".to_owned()],
+            })
+        })
+    }
+
+    #[update_validator(evict)]
+    fn validate_evict(
+        &self,
+        _ctx: &WorkflowContextView,
+        _request: &Evict,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match self.status.phase {
+            Some(Phase::CutOver | Phase::Evicting) => Ok(()),
+            Some(phase) => Err(format!("a move that is {phase} cannot evict its source").into()),
+            None => Err("the move is not registered yet".into()),
+        }
+    }
+
+    /// Evicts the source now, whatever the policy at the start.
+    #[update]
+    pub fn evict(&mut self, _ctx: &mut SyncWorkflowContext<Self>, request: Evict) -> Status {
+        self.evict = Some(request);
+        self.status.clone()
+    }
+
+    #[update_validator(pause)]
+    fn validate_pause(
+        &self,
+        _ctx: &WorkflowContextView,
+        _nothing: &(),
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match self.status.phase {
+            Some(Phase::Active) => Ok(()),
+            Some(phase) => Err(format!("a move that is {phase} cannot pause").into()),
+            None => Err("the move is not registered yet".into()),
+        }
+    }
+
+    /// Stops the movers; slots are kept and go on holding log.
+    #[update]
+    pub fn pause(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) -> Status {
+        self.status.paused = true;
+        self.status.clone()
+    }
+
+    /// Starts the movers again.
+    #[update]
+    pub fn resume(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) -> Status {
+        self.status.paused = false;
+        self.status.clone()
+    }
+}
+
+impl OrgMove {
+    fn request_abort(&mut self, abort: Abort) {
+        self.status
+            .abort_reason
+            .get_or_insert_with(|| abort.reason.clone());
+        self.abort.get_or_insert(abort);
+    }
+
+    /// Whether movers and steering are to stop. Past `flipping` nothing interrupts any more.
+    fn is_interrupted(&self) -> bool {
+        self.abort.is_some() || self.fatal.is_some()
+    }
+}
+
+/// Preflight and registration: `None` if the move was given up before it existed.
+async fn prepare(ctx: &Ctx, input: OrgMoveInput) -> WorkflowResult<Option<Plan>> {
+    let look = PreflightInput {
+        org: input.org_id.clone(),
+        from: input.from.clone(),
+        to: input.to.clone(),
+    };
+    ctx.upsert_search_attributes([ORG_ID.value_set(input.org_id.to_string())]);
+    ctx.set_current_details("Preflight");
+    let patience = Patience::from(&input);
+    let Some(found) = step::interruptible(ctx, |token| {
+        call(ctx, MoveApi::preflight, look, patience.long(None, token))
+    })
+    .await
+    else {
+        return Ok(None);
+    };
+    let found = found.map_err(Stopped::into_termination)?;
+    if !found.refusals.is_empty() {
+        let message = format!("preflight refused: {}", found.refusals.join("; "));
+        return Err(outcome::fails(failure::PREFLIGHT_REFUSED, message));
+    }
+    if input.cut_over == CutOverPolicy::Auto && !found.can_fence {
+        let message = "cut_over \"auto\" needs a `control` in fleet.yaml that can fence and flip";
+        return Err(outcome::fails(failure::BAD_INPUT, message.to_owned()));
+    }
+    let move_id: MoveId = ctx
+        .uuid4()
+        .parse()
+        .map_err(|_| outcome::fails(failure::BAD_INPUT, "no move id".to_owned()))?;
+    let register = RegisterInput {
+        move_id,
+        org: found.org.clone(),
+        from: found.from.clone(),
+        to: found.to.clone(),
+        workflow_id: ctx.workflow_id().to_owned(),
+        run_id: ctx.run_id().to_owned(),
+        options: serde_json::to_value(&input).unwrap_or_default(),
+    };
+    // Not interruptible: once the row may exist, only a plan can end it.
+    let registered = call(
+        ctx,
+        MoveApi::register,
+        register,
+        patience.long(None, WorkflowCancellationToken::new()),
+    )
+    .await
+    .map_err(Stopped::into_termination)?;
+    ctx.upsert_search_attributes([
+        ORG_ID.value_set(found.org.to_string()),
+        SOURCE_CELL.value_set(found.from.to_string()),
+        SINK_CELL.value_set(found.to.to_string()),
+    ]);
+    ctx.state_mut(|s| {
+        s.status.move_id = Some(move_id);
+        s.status.units = registered
+            .units
+            .iter()
+            .map(|store| (store.clone(), UnitStatus::Pending))
+            .collect();
+    });
+    let plan = Plan {
+        move_id,
+        input,
+        org: found.org,
+        from: found.from,
+        to: found.to,
+        units: registered.units,
+    };
+    step::enter(ctx, &plan, Phase::Active);
+    Ok(Some(plan))
+}
+
+/// Movers and steering side by side, until the steering has come to a verdict and every mover has
+/// stopped.
+async fn before_flip(ctx: &Ctx, plan: &Plan) -> Verdict {
+    let stop = WorkflowCancellationToken::new();
+    let move_rows = async {
+        if let Some(failure) = movers::run(ctx, plan, &stop).await {
+            ctx.state_mut(|s| {
+                s.status.failure = Some(failure.to_string());
+                s.fatal = Some(failure);
+            });
+        }
+    };
+    let steer = async {
+        let verdict = steering::run(ctx, plan).await;
+        stop.cancel_with_reason("the move goes on to its end");
+        verdict
+    };
+    let ((), verdict) = join!(move_rows, steer);
+    verdict
+}

@@ -1,0 +1,124 @@
+//! The movers: one loop a unit, side by side, until they are stopped or one of them fails.
+
+use futures::FutureExt as _;
+use monarch_model::{StoreName, UnitStatus};
+use temporalio_workflow::{
+    WaitConditionOptions, WorkflowCancellationToken,
+    workflows::{join_all, select},
+};
+
+use super::outcome::{Failure, Stopped};
+use super::step::{self, Patience, call};
+use super::{Ctx, OrgMove, Plan};
+use crate::contract::{MoveApi, UnitRef, failure};
+
+/// How one activity of a unit ended well.
+enum Done {
+    Copied,
+    Sealed,
+}
+
+/// Runs every unit's loop; the first failure stops the others and is returned.
+pub(super) async fn run(
+    ctx: &Ctx,
+    plan: &Plan,
+    stop: &WorkflowCancellationToken,
+) -> Option<Failure> {
+    let units = plan.units.iter().map(|store| async move {
+        let end = drive(ctx, plan, store, stop).await;
+        if end.is_err() {
+            stop.cancel_with_reason("another unit failed");
+        }
+        end
+    });
+    join_all(units).await.into_iter().find_map(Result::err)
+}
+
+/// Drives one unit: copy, then stream; copy again when it must start over; nothing while paused or
+/// sealed.
+async fn drive(
+    ctx: &Ctx,
+    plan: &Plan,
+    store: &StoreName,
+    stop: &WorkflowCancellationToken,
+) -> Result<(), Failure> {
+    let mut copied = false;
+    loop {
+        if until(ctx, |s| !s.status.paused && !s.sealed, stop)
+            .await
+            .is_err()
+        {
+            return Ok(());
+        }
+        match advance(ctx, plan, store, copied, stop).await {
+            Ok(Done::Copied) => copied = true,
+            Ok(Done::Sealed) if until(ctx, |s| s.sealed, stop).await.is_err() => return Ok(()),
+            Ok(Done::Sealed) => {}
+            Err(Stopped::Cancelled) if stop.is_cancelled() => return Ok(()),
+            Err(Stopped::Cancelled) => {}
+            Err(Stopped::Failed(failure)) if failure.code == failure::START_OVER => copied = false,
+            Err(Stopped::Failed(failure)) => return Err(failure),
+        }
+    }
+}
+
+/// The unit's next activity, cancelled by `stop` or by a pause.
+async fn advance(
+    ctx: &Ctx,
+    plan: &Plan,
+    store: &StoreName,
+    copied: bool,
+    stop: &WorkflowCancellationToken,
+) -> Result<Done, Stopped> {
+    let token = stop.child_token();
+    let mut work = Box::pin(activity(ctx, plan, store, copied, token.clone()).fuse());
+    let mut paused = ctx.wait_condition_with_options(|s| s.status.paused, step::deaf());
+    select! {
+        done = work => return done,
+        _ = paused => token.cancel_with_reason("paused"),
+    }
+    work.await
+}
+
+async fn activity(
+    ctx: &Ctx,
+    plan: &Plan,
+    store: &StoreName,
+    copied: bool,
+    token: WorkflowCancellationToken,
+) -> Result<Done, Stopped> {
+    let patience = Patience::from(&plan.input);
+    let unit = UnitRef {
+        move_id: plan.move_id,
+        store: store.clone(),
+    };
+    let options = patience.long(Some(&plan.to), token);
+    if copied {
+        step::unit(ctx, plan, store, UnitStatus::Streaming);
+        call(ctx, MoveApi::stream, unit, options)
+            .await
+            .map(|_| Done::Sealed)
+    } else {
+        step::unit(ctx, plan, store, UnitStatus::Copying);
+        call(ctx, MoveApi::snapshot, unit, options).await?;
+        step::unit(ctx, plan, store, UnitStatus::Copied);
+        Ok(Done::Copied)
+    }
+}
+
+/// Waits for `condition`; an error once `stop` is cancelled.
+async fn until(
+    ctx: &Ctx,
+    condition: impl FnMut(&OrgMove) -> bool,
+    stop: &WorkflowCancellationToken,
+) -> Result<(), ()> {
+    if stop.is_cancelled() {
+        return Err(());
+    }
+    let options = WaitConditionOptions::builder()
+        .cancellation_token(stop.clone())
+        .build();
+    ctx.wait_condition_with_options(condition, options)
+        .await
+        .map_err(|_| ())
+}

@@ -1,0 +1,84 @@
+//! How a step ends when it does not end well, and what the run makes of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use temporalio_common::error::{ApplicationFailure, IncomingError};
+use temporalio_workflow::{ActivityExecutionError, WorkflowTermination};
+
+/// What movers and steering came to.
+pub(super) enum Verdict {
+    /// The routing names the sink.
+    Flipped {
+        /// From fence to flip.
+        write_pause: Option<Duration>,
+    },
+    /// An abort or a cancellation was asked for before the flip.
+    GivenUp,
+    /// A finding that ends the move.
+    Fatal(Failure),
+}
+
+/// A failure that was not retried, or may not be.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    /// A name from [`crate::contract::failure`], or `Activity` where the activity gave none.
+    pub(super) code: String,
+    /// What happened, in words.
+    pub(super) message: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+/// Why an activity gave no result.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// It was told to.
+    Cancelled,
+    /// It failed for good.
+    Failed(Failure),
+}
+
+impl Stopped {
+    pub(super) fn into_termination(self) -> WorkflowTermination {
+        match self {
+            Stopped::Cancelled => WorkflowTermination::cancelled(),
+            Stopped::Failed(Failure { code, message }) => fails(&code, message),
+        }
+    }
+}
+
+impl From<ActivityExecutionError> for Stopped {
+    fn from(error: ActivityExecutionError) -> Self {
+        if error.as_cancelled().is_some() {
+            return Stopped::Cancelled;
+        }
+        let failure = match error.cause() {
+            Some(IncomingError::Application(application)) => Failure {
+                code: application.type_name().unwrap_or("Activity").to_owned(),
+                message: application.failure().map_or_else(
+                    || application.to_string(),
+                    |failure| failure.message.clone(),
+                ),
+            },
+            _ => Failure {
+                code: "Activity".to_owned(),
+                message: error.to_string(),
+            },
+        };
+        Stopped::Failed(failure)
+    }
+}
+
+/// The end of a workflow that failed, with a name that callers can match.
+pub(super) fn fails(code: &str, message: String) -> WorkflowTermination {
+    ApplicationFailure::builder(anyhow::anyhow!(message))
+        .type_name(code.to_owned())
+        .non_retryable(true)
+        .build()
+        .into()
+}
