@@ -21,7 +21,7 @@ pub const PASSWORD: &str = "harness-secret";
 
 /// How long a server may take to accept connections before we give up on it: far more than it
 /// needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The settings of every cluster. It is thrown away at the end, so nothing is synced to disk; a
 /// killed process loses nothing by that, only a killed machine would.
@@ -164,21 +164,17 @@ impl Cluster {
     /// When the servers cannot be installed or the cluster does not start; the message ends with
     /// the server's log.
     pub async fn start(options: ClusterOptions) -> Result<Self> {
-        let version = options.version;
-        let fill = move |cluster: &Self, binaries: &Path| {
-            template::copy(version, binaries, &cluster.data())?;
-            cluster.configure(&options)
-        };
-        Self::start_with(version, fill).await
+        let (cluster, binaries) = Self::prepare(options.version)?;
+        template::copy(options.version, &binaries, &cluster.data())?;
+        cluster.configure(&options)?;
+        cluster.launch().await?;
+        Ok(cluster)
     }
 
-    /// Starts a cluster on the data directory that `fill` makes.
-    pub(crate) async fn start_with(
-        version: PgVersion,
-        fill: impl FnOnce(&Self, &Path) -> Result<()>,
-    ) -> Result<Self> {
-        let installed = version.binaries()?;
+    /// A cluster without data, and the folder of its programs.
+    pub(crate) fn prepare(version: PgVersion) -> Result<(Self, PathBuf)> {
         servers()?;
+        let installed = version.binaries()?;
         let reachable = Account::of_servers().reaches(&installed.join("postgres"))?;
         let keeper = Keeper::new(&format!("pg{}", version.major()), |folder| {
             let binaries = if reachable {
@@ -198,10 +194,17 @@ impl Cluster {
         } else {
             cluster.copy_binaries(&installed)?
         };
-        fill(&cluster, &binaries)?;
-        cluster.keeper.start()?;
-        cluster.accepts_connections().await?;
-        Ok(cluster)
+        Ok((cluster, binaries))
+    }
+
+    /// Starts the server on its data and waits until it accepts connections.
+    pub(crate) async fn launch(&self) -> Result<()> {
+        let data = self.data();
+        Account::of_servers().own(&data)?;
+        // The server refuses a data directory that others can read.
+        run(Command::new("chmod").args(["-R", "go-rwx"]).arg(&data))?;
+        self.keeper.start()?;
+        self.accepts_connections().await
     }
 
     /// The major version.
@@ -303,8 +306,7 @@ impl Cluster {
     /// When it does not start; the message ends with the server's log.
     pub async fn restart(&self) -> Result<()> {
         self.stop().await?;
-        self.keeper.start()?;
-        self.accepts_connections().await
+        self.launch().await
     }
 
     /// Halts every process of the server where it stands: connections stay open, nothing answers.
@@ -327,7 +329,7 @@ impl Cluster {
         self.keeper.signal(Signal::CONT)
     }
 
-    pub(crate) fn configure(&self, options: &ClusterOptions) -> Result<()> {
+    fn configure(&self, options: &ClusterOptions) -> Result<()> {
         let data = self.data();
         let mut settings = format!("{SETTINGS}port = {}\n", self.port);
         if let Some(tls) = &options.tls {
@@ -342,10 +344,7 @@ impl Cluster {
             .collect::<String>()
             + HBA;
         write(&data.join("postgresql.conf"), &settings)?;
-        write(&data.join("pg_hba.conf"), &hba)?;
-        Account::of_servers().own(&data)?;
-        // The server refuses a data directory that others can read.
-        run(Command::new("chmod").args(["-R", "go-rwx"]).arg(&data))
+        write(&data.join("pg_hba.conf"), &hba)
     }
 
     /// The kernel keeps a killed server's segment until it is started again, and it may never be.
@@ -424,7 +423,7 @@ fn server(binaries: &Path, folder: &Path) -> Kept {
     // QUIT ends backends too and frees shared memory, without a checkpoint.
     Kept {
         command,
-        environment: Vec::new(),
+        surroundings: Command::new("sh"),
         last_signal: "QUIT",
     }
 }

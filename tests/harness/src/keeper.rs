@@ -30,7 +30,7 @@ const SCRIPT: &str = r#"
 folder=$1 last_signal=$2 server=
 shift 2
 trap : HUP INT TERM PIPE
-mkdir -m 0755 "$folder" || exit 1
+mkdir -m 0755 "$folder" && : >"$folder/log" || exit 1
 echo made
 while read -r word; do
   case $word in
@@ -53,12 +53,12 @@ rm -rf "$folder"
 /// How often a process is looked at while we wait for it.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a keeper runs, in what surroundings.
+/// What a keeper runs.
 pub(crate) struct Kept {
     /// The program and its arguments.
     pub(crate) command: Vec<OsString>,
-    /// Added to our own environment.
-    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// A bare `sh`, in the environment and folder that the program is to have.
+    pub(crate) surroundings: Command,
     /// Sent to the server when we are gone.
     pub(crate) last_signal: &'static str,
 }
@@ -83,15 +83,18 @@ impl Keeper {
     /// Makes the folder; `kept` is told its path. Nothing runs in it yet.
     pub(crate) fn new(name: &str, kept: impl FnOnce(&Path) -> Kept) -> Result<Self> {
         let folder = std::env::temp_dir().join(fresh_name(&format!("monarch-{name}")));
-        let kept = kept(&folder);
-        let mut process = Command::new("sh")
+        let Kept {
+            command,
+            mut surroundings,
+            last_signal,
+        } = kept(&folder);
+        let mut process = surroundings
             .arg("-c")
             .arg(SCRIPT)
             .arg("keeper")
             .arg(&folder)
-            .arg(kept.last_signal)
-            .args(kept.command)
-            .envs(kept.environment)
+            .arg(last_signal)
+            .args(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Out of reach of a Ctrl-C: the pipe is what ends it.
@@ -214,10 +217,13 @@ impl Shell {
 }
 
 impl Drop for Keeper {
-    /// A test that fails shows what its servers said.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- {} ---\n{}\n---", self.log().display(), self.log_tail());
+        if in_a_test() {
+            eprintln!(
+                "--- {} ends with:\n{}\n---",
+                self.folder.display(),
+                self.log_tail()
+            );
         }
         let mut shell = self.lock();
         drop(shell.commands.take());
@@ -225,6 +231,16 @@ impl Drop for Keeper {
             eprintln!("wait for the keeper of {}: {error}", self.folder.display());
         }
     }
+}
+
+/// Whether a test runs us: its output is shown when it fails, and that is when a server's last words
+/// are wanted. A failed test may just return an error, so that it is not seen here; cargo keeps the
+/// executables of tests, and no others, in a folder `deps`.
+fn in_a_test() -> bool {
+    let executable = std::env::current_exe().unwrap_or_default();
+    executable
+        .parent()
+        .is_some_and(|folder| folder.ends_with("deps"))
 }
 
 /// Whether a process is gone or waits to be reaped.

@@ -15,8 +15,16 @@ mod cluster;
 mod install;
 mod keeper;
 mod name;
+mod program;
 pub mod shared;
+mod standby;
 mod template;
+mod temporal;
+mod tls;
 
 pub use cluster::{Cluster, ClusterOptions, PASSWORD, PgVersion, ServerTls};
 pub use name::fresh_name;
+pub use program::{Program, monarch_binary};
+pub use standby::Standby;
+pub use temporal::Temporal;
+pub use tls::{Authority, ClientCertificate};

@@ -11,7 +11,7 @@
 
 use tokio::sync::OnceCell;
 
-use crate::{Cluster, ClusterOptions, PgVersion};
+use crate::{Cluster, ClusterOptions, PgVersion, Temporal};
 
 /// The cluster of this version that all tests of this binary share, with the settings of
 /// [`ClusterOptions::new`].
@@ -22,4 +22,15 @@ pub async fn cluster(version: PgVersion) -> &'static Cluster {
         Err(error) => panic!("start the shared cluster of {version}: {error:#}"),
     };
     CLUSTERS[version as usize].get_or_init(start).await
+}
+
+/// The Temporal server that all tests of this binary share; each works in a
+/// [`namespace`](Temporal::namespace) of its own.
+pub async fn temporal() -> &'static Temporal {
+    static TEMPORAL: OnceCell<Temporal> = OnceCell::const_new();
+    let start = async || match Temporal::start().await {
+        Ok(temporal) => temporal,
+        Err(error) => panic!("start the shared Temporal server: {error:#}"),
+    };
+    TEMPORAL.get_or_init(start).await
 }

@@ -14,8 +14,7 @@ use crate::name::fresh_name;
 /// Raised when what [`make`] does changes, so that directories made before are not used.
 const EDITION: u32 = 1;
 
-/// Copies a fresh data directory of `version` to `to`, which must not exist, for the servers'
-/// account.
+/// Copies a fresh data directory of `version` to `to`, which must not exist.
 pub(crate) fn copy(version: PgVersion, binaries: &Path, to: &Path) -> Result<()> {
     let template = servers()?.join(format!("data-{}-{EDITION}", version.major()));
     ensure_made(&template, binaries)?;
