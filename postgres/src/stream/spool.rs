@@ -192,7 +192,7 @@ impl Replay<'_> {
     /// # Errors
     ///
     /// When the file cannot be read.
-    pub fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn next_frame(&mut self) -> io::Result<Option<Bytes>> {
         if self.ready.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.at == rest.end) {
             return Ok(None);
         }
@@ -248,7 +248,7 @@ mod tests {
 
     fn read(recording: &Recording) -> Vec<Vec<u8>> {
         let mut replay = recording.replay();
-        std::iter::from_fn(|| replay.next().unwrap().map(|frame| frame.to_vec())).collect()
+        std::iter::from_fn(|| replay.next_frame().unwrap().map(|frame| frame.to_vec())).collect()
     }
 
     /// Guards promise 3: whatever its size, a transaction is read whole, in order, twice.
