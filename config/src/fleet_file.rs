@@ -165,6 +165,9 @@ fn read_cells(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Vec<Rea
             cells.push(read_cell(name, &at, env, report));
         }
     }
+    if cells.is_empty() {
+        report.fault(&at.place, "no cell", "at least one cell");
+    }
     Some(cells)
 }
 
@@ -348,11 +351,13 @@ fn read_commands(fields: &Fields<'_>, report: &mut Report) -> Option<Control> {
 }
 
 fn read_timeout(at: &At<'_>, report: &mut Report) -> Option<Duration> {
-    let duration = at.written().and_then(duration);
+    let written = at.written();
+    let duration = written.and_then(duration);
     if duration.is_none() {
+        let found = written.map_or(at.node.value.kind().to_owned(), quoted);
         report.fault(
             &at.value_place(),
-            format!("found {}", at.node.value.kind()),
+            format!("found {found}"),
             "a time from 1ms to 1h: whole seconds, or a whole number and ms, s, m or h",
         );
     }

@@ -162,6 +162,10 @@ fn read_store(name: &StoreName, at: &At<'_>, report: &mut Report) -> Option<Stor
         ("blob_store", Some((eviction, _))) => StoreKind::Blob {
             eviction: eviction?,
         },
+        // What does not move is not evicted.
+        ("blob_store", None) if migrate == Some(false) => StoreKind::Blob {
+            eviction: Eviction::Keep,
+        },
         ("blob_store", None) => {
             let place = Place {
                 key: format!("{}.eviction", at.place.key),
