@@ -157,8 +157,9 @@ impl Report {
 /// The name nearest to `name`, if it could be a slip of the hand: another case, or one edit per
 /// three characters.
 fn near_miss<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    /// Comparing costs the product of the lengths.
+    /// Comparing costs the product of the lengths, and is done for every name.
     const CHARS: usize = 64;
+    const NAMES: usize = 2_000;
     let length = name.chars().count();
     if length > CHARS {
         return None;
@@ -166,6 +167,7 @@ fn near_miss<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option
     let allowed = (length / 3).max(1);
     known
         .into_iter()
+        .take(NAMES)
         .filter(|known| known.len() <= 4 * CHARS)
         .filter_map(|known| {
             let distance = if known.eq_ignore_ascii_case(name) {
