@@ -308,6 +308,9 @@ mod tests {
             bomb.push_str(&format!("a{level}: &a{level} [{alias}]\n"));
         }
         assert!(fault(&bomb).contains("that aliases repeat"));
+        let (many, again) = ("x, ".repeat(1_000), "*a, ".repeat(1_000));
+        let wide = format!("a: &a [{many}]\nb: [{again}]\n");
+        assert!(fault(&wide).contains("that aliases repeat"));
         assert!(fault("a: &a [*a]").contains("an alias inside the node"));
     }
 

@@ -1,8 +1,8 @@
 //! Chooses the edge that scopes each table and checks that the chosen edges make a tree which the
 //! movers can walk store by store.
 //!
-//! An edge to the root or to a static table wins, the first of them if there are several; else the
-//! first listed. Only the chosen edge is held to the rules: another one may leave the store, or
+//! An edge to the root or to another static table wins, the first of them if there are several;
+//! else the first listed. Only the chosen edge is held to the rules: another one may leave the store, or
 //! close a circle, since no row is looked for along it. The rules hold for tables that do not move
 //! too, so that a change of `migrate` cannot break a manifest that was fine.
 
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use monarch_model::TableName;
 
 use crate::fault::{Place, Report, quoted};
-use crate::graph::{Graph, Scope, Table};
+use crate::graph::{Edge, Graph, Scope, Table};
 use crate::manifest::{Row, Stores};
 
 /// The most names of a chain that a fault tells.
@@ -170,14 +170,14 @@ impl Tables<'_> {
             return Link::Faulty;
         }
         let parents = || {
-            let parent = |(edge, (of, _)): (usize, &(crate::graph::Edge, Place))| {
+            let parent = |(edge, (of, _)): (usize, &(Edge, Place))| {
                 let parent = *self.by_name.get(&of.parent)?;
                 Some((edge, parent))
             };
             row.edges.iter().enumerate().filter_map(parent)
         };
         parents()
-            .find(|(_, parent)| self.in_spine(*parent))
+            .find(|(_, parent)| *parent != index && self.in_spine(*parent))
             .or_else(|| parents().next())
             .map_or(Link::Unscoped, |(edge, parent)| Link::To { parent, edge })
     }

@@ -260,6 +260,13 @@ fn a_circle_or_a_crossing_of_edges_that_are_not_chosen_is_no_fault() {
 }
 
 #[test]
+fn a_static_table_is_not_scoped_by_itself() {
+    assert_snapshot!(tables(
+        "  s: {store: main, primary_key: [id], static: true, refs: {up_id: {parent: s}, \
+         org_id: {parent: org}}}\n"), @"none");
+}
+
+#[test]
 fn a_chain_that_never_reaches_the_root_is_refused_by_name() {
     assert_snapshot!(tables(
         "  a: {store: main, primary_key: [id], refs: {b_id: {parent: b}}}\n\

@@ -107,7 +107,7 @@ fn check_parent(graph: &Graph, table: &Table, before: &[&Table]) {
     }
     let spine_edge = table.edges.iter().find(|edge| {
         let parent = graph.table(&edge.parent);
-        parent.is_some_and(|parent| parent.is_static || parent == graph.root())
+        parent.is_some_and(|parent| parent != table && (parent.is_static || parent == graph.root()))
     });
     assert_eq!(table.scope_edge(), spine_edge.or(table.edges.first()));
 }

@@ -165,6 +165,7 @@ name! {
     /// A store, as named under `stores` in `manifest.yaml`.
     StoreName, "store name"
 }
+
 /// Who may write for a unit. Each mover, scrub or seal takes the next one from the ledger; the
 /// sink refuses all but the newest.
 #[derive(
