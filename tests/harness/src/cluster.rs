@@ -361,13 +361,14 @@ impl Cluster {
         }
     }
 
+    /// For an account that cannot enter the folder where the servers are installed.
     fn copy_binaries(&self, installed: &Path) -> Result<PathBuf> {
         let from = installed
             .parent()
             .context("an installed server has a folder")?;
         let to = self.keeper.folder().join("postgres");
         run(Command::new("cp")
-            .args(["-r", "--reflink=auto"])
+            .args(["-rH", "--reflink=auto"])
             .arg(from)
             .arg(&to))?;
         Ok(to.join("bin"))

@@ -1,0 +1,28 @@
+# The few commands of everyday work. CARGO and FLAGS can be set: make test FLAGS='-p monarch-ledger'.
+
+CARGO ?= cargo
+FLAGS ?= --workspace
+
+.PHONY: help
+help: ## What there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: servers ## The whole suite, on real servers that it starts itself
+	$(CARGO) test --no-fail-fast $(FLAGS)
+
+.PHONY: servers
+servers: ## Install the servers that tests and demo need, where they are missing
+	tests/harness/install
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+.PHONY: lint
+lint: ## Clippy, with warnings denied
+	$(CARGO) clippy $(FLAGS) --all-targets -- -D warnings
+
+.PHONY: doc
+doc: ## Documentation, with warnings denied
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps $(FLAGS)
