@@ -7,6 +7,8 @@ pub mod publication;
 pub mod scope;
 mod server_error;
 pub mod sink;
+pub mod slot;
+pub mod snapshot;
 pub mod spine;
 pub mod sql;
 pub mod stream;
