@@ -186,7 +186,9 @@ async fn plan(
     let from = catalog::load(source, &tables).await?;
     let to = catalog::load(sink, &tables).await?;
     let scope = |catalog| {
-        let Job { graph, unit, spine, .. } = job;
+        let Job {
+            graph, unit, spine, ..
+        } = job;
         Scope::new(graph, &unit.store, &unit.org, spine, catalog)
     };
     refuse_rows(&tables, sink, &scope(&to)?).await?;
@@ -248,7 +250,12 @@ async fn adopt<'a>(source: &'a mut Client, snapshot: &str) -> Result<Transaction
 /// Two snapshots are never mixed: what is there already is of another one.
 async fn refuse_rows(tables: &[&Table], sink: &Client, scope: &Scope) -> Result<(), CopyError> {
     for table in tables {
-        let doing = || format!("look for rows of the organization in {} on the sink", table.name);
+        let doing = || {
+            format!(
+                "look for rows of the organization in {} on the sink",
+                table.name
+            )
+        };
         let statement = format!(
             "select exists (select from {} as t where {})",
             qualified(&table.name),

@@ -38,7 +38,11 @@ pub(super) async fn table(
     let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
     let mut chunk_rows = 0;
     loop {
-        let row = watch.over(give.next()).await?.transpose().doing(reading())?;
+        let row = watch
+            .over(give.next())
+            .await?
+            .transpose()
+            .doing(reading())?;
         if let Some(row) = &row {
             chunk.extend_from_slice(row);
             chunk_rows += 1;
@@ -46,7 +50,10 @@ pub(super) async fn table(
         if chunk.len() >= CHUNK_BYTES || row.is_none() {
             let bytes = chunk.len() as u64;
             let full = std::mem::replace(&mut chunk, BytesMut::with_capacity(CHUNK_BYTES));
-            watch.over(take.send(full.freeze())).await?.doing(writing())?;
+            watch
+                .over(take.send(full.freeze()))
+                .await?
+                .doing(writing())?;
             copied.rows += chunk_rows;
             copied.bytes += bytes;
             watch.moved(chunk_rows, bytes);
