@@ -1,9 +1,13 @@
 //! Everything Monarch asks of Postgres, and nothing of Temporal.
 
 pub mod catalog;
+mod clock;
+pub mod connect;
 mod digest;
 mod error;
+pub mod pgoutput;
 pub mod publication;
+pub mod replication;
 pub mod scope;
 mod server_error;
 pub mod sink;
@@ -14,6 +18,8 @@ pub mod sql;
 pub mod stream;
 mod unit;
 
-pub use error::{Doing, Error, Result};
+pub use clock::PgTime;
+pub use connect::{ConnectOptions, Session, SessionPurpose, SessionRole};
+pub use error::{Doing, Endpoint, Error, FailedAttempt, Result};
 pub use server_error::{Refusal, ServerError};
 pub use unit::Unit;
