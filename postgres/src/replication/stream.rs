@@ -64,7 +64,7 @@ impl StreamOptions {
 }
 
 /// What comes in a stream, in the order in which the walsender sends it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Frame {
     /// A message of the output plugin.
     XLogData {
@@ -87,6 +87,22 @@ pub enum Frame {
         /// hang up.
         reply_requested: bool,
     },
+}
+
+impl fmt::Debug for Frame {
+    /// Without the data, which has row values in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Frame::XLogData { start, data, .. } => {
+                write!(f, "XLogData({} bytes at {start})", data.len())
+            }
+            Frame::Keepalive {
+                end,
+                reply_requested,
+                ..
+            } => write!(f, "Keepalive(to {end}, reply requested: {reply_requested})"),
+        }
+    }
 }
 
 /// What a consumer has, each as the position after the last byte.
