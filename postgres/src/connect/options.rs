@@ -566,3 +566,6 @@ fn tls(given: &Given, environment: &Environment) -> Result<TlsOptions, DsnError>
         max_version: version("ssl_max_protocol_version")?,
     })
 }
+
+#[cfg(test)]
+mod tests;
