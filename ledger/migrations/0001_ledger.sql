@@ -13,6 +13,8 @@ create table monarch_ledger.move (
     workflow_id     text not null,
     run_id          text not null,
     options         jsonb not null,
+    -- Also those that hold none of the organization's ids.
+    spine_tables    text[] not null,
     spine_digest    text not null,
     reason_code     text,
     reason          text,

@@ -7,7 +7,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
+use monarch_config::Dsn;
+use monarch_postgres::{ConnectOptions, Session, SessionPurpose};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
@@ -17,24 +18,8 @@ use crate::error::LedgerError;
 /// each other.
 const CONNECTIONS: usize = 4;
 
-/// Settings that hold whatever the role's defaults are. The ledger's promises rest on a commit
-/// being durable and on a wait being bounded; where the cluster asks for more than local
-/// durability, that stays.
-const SESSION: &str = "
-    set search_path = pg_catalog;
-    set default_transaction_isolation = 'read committed';
-    set default_transaction_read_only = off;
-    set statement_timeout = '30s';
-    set lock_timeout = '10s';
-    set idle_in_transaction_session_timeout = '60s';
-    set row_security = off;
-    set bytea_output = hex;
-    select set_config('synchronous_commit', 'on', false)
-     where current_setting('synchronous_commit') = 'off'";
-
-/// Makes one connection to the ledger's database and drives it in the background.
-pub type Dial =
-    Arc<dyn Fn() -> BoxFuture<'static, Result<Client, tokio_postgres::Error>> + Send + Sync>;
+/// What a session of the ledger calls itself in `pg_stat_activity`.
+const APPLICATION: &str = "monarch_ledger";
 
 /// The ledger. Cheap to clone; clones share their connections.
 #[derive(Clone)]
@@ -43,8 +28,9 @@ pub struct Ledger {
 }
 
 struct Pool {
-    dial: Dial,
-    idle: Mutex<Vec<Client>>,
+    options: ConnectOptions,
+    purpose: SessionPurpose,
+    idle: Mutex<Vec<Session>>,
     permits: Arc<Semaphore>,
 }
 
@@ -55,11 +41,28 @@ impl fmt::Debug for Ledger {
 }
 
 impl Ledger {
-    /// A ledger that is reached by `dial`. Connects when first used.
-    pub fn new(dial: Dial) -> Self {
+    /// The ledger in the database that `dsn` names, which answers; its schema is looked at by
+    /// [`Ledger::schema_version`].
+    pub async fn connect(dsn: &Dsn) -> Result<Self, LedgerError> {
+        let options = ConnectOptions::from_dsn(dsn).map_err(monarch_postgres::Error::from)?;
+        let ledger = Self::new(options);
+        ledger.lease().await?.give_back();
+        Ok(ledger)
+    }
+
+    /// The ledger in the database that `options` name. Connects when first used.
+    ///
+    /// Its requests are short: a wait is bounded, so that who is stuck behind a lost holder of a
+    /// lock hears of it and asks again.
+    pub fn new(options: ConnectOptions) -> Self {
+        let purpose = SessionPurpose::writer(APPLICATION)
+            .with("statement_timeout", "30s")
+            .with("lock_timeout", "10s")
+            .with("idle_in_transaction_session_timeout", "60s");
         Self {
             pool: Arc::new(Pool {
-                dial,
+                options,
+                purpose,
                 idle: Mutex::new(Vec::new()),
                 permits: Arc::new(Semaphore::new(CONNECTIONS)),
             }),
@@ -67,29 +70,23 @@ impl Ledger {
     }
 
     /// Takes a connection that answered just now.
-    pub(crate) async fn lease(&self, doing: &'static str) -> Result<Lease, LedgerError> {
+    pub(crate) async fn lease(&self) -> Result<Lease, LedgerError> {
         let permit = Arc::clone(&self.pool.permits)
             .acquire_owned()
             .await
             .unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
-        while let Some(client) = self.pool.pop() {
-            if client.check_connection().await.is_ok() {
-                return Ok(self.leased(client, permit));
+        while let Some(session) = self.pool.pop() {
+            if session.check_connection().await.is_ok() {
+                return Ok(self.leased(session, permit));
             }
         }
-        let client = (self.pool.dial)()
-            .await
-            .map_err(LedgerError::database(doing))?;
-        client
-            .batch_execute(SESSION)
-            .await
-            .map_err(LedgerError::database(doing))?;
-        Ok(self.leased(client, permit))
+        let session = Session::connect(&self.pool.options, &self.pool.purpose).await?;
+        Ok(self.leased(session, permit))
     }
 
-    fn leased(&self, client: Client, permit: OwnedSemaphorePermit) -> Lease {
+    fn leased(&self, session: Session, permit: OwnedSemaphorePermit) -> Lease {
         Lease {
-            client,
+            session,
             pool: Arc::clone(&self.pool),
             _permit: permit,
         }
@@ -97,7 +94,7 @@ impl Ledger {
 }
 
 impl Pool {
-    fn pop(&self) -> Option<Client> {
+    fn pop(&self) -> Option<Session> {
         self.idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -107,21 +104,21 @@ impl Pool {
 
 /// One connection, for the time of one request.
 pub(crate) struct Lease {
-    client: Client,
+    session: Session,
     pool: Arc<Pool>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Lease {
     pub(crate) fn client(&self) -> &Client {
-        &self.client
+        &self.session
     }
 
     pub(crate) async fn begin(
         &mut self,
         doing: &'static str,
     ) -> Result<Transaction<'_>, LedgerError> {
-        self.client
+        self.session
             .build_transaction()
             .isolation_level(IsolationLevel::ReadCommitted)
             .start()
@@ -135,6 +132,6 @@ impl Lease {
             .idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(self.client);
+            .push(self.session);
     }
 }

@@ -165,6 +165,9 @@ pub enum LedgerError {
         /// The column.
         column: &'static str,
     },
+    /// There is no connection to the ledger.
+    #[error("reach the ledger")]
+    Unreachable(#[from] monarch_postgres::Error),
     /// The database did not do its part.
     #[error("{doing}")]
     Database {
@@ -179,7 +182,8 @@ impl LedgerError {
     /// Whether the same request may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
         match self {
-            LedgerError::Database { source, .. } => may_pass(source),
+            LedgerError::Database { source, .. } => source.is_transient(),
+            LedgerError::Unreachable(source) => source.is_transient(),
             _ => false,
         }
     }
@@ -199,16 +203,4 @@ impl LedgerError {
             },
         }
     }
-}
-
-/// Whether the same request may succeed later: the server is away, full, shutting down, read-only
-/// after a failover, or chose this transaction to end a conflict.
-fn may_pass(error: &ServerError) -> bool {
-    let Some(code) = error.code().map(SqlState::code) else {
-        return true;
-    };
-    ["08", "40", "53", "57", "58"]
-        .iter()
-        .any(|class| code.starts_with(class))
-        || matches!(code, "25006" | "25P03" | "25P04" | "55P03")
 }

@@ -111,7 +111,7 @@ impl Ledger {
         detail: Value,
     ) -> Result<(), LedgerError> {
         const DOING: &str = "put a note in the journal";
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         lock_move(&tx, move_id).await?;
         let detail = storable(detail);
@@ -144,7 +144,7 @@ impl Ledger {
         limit: u32,
     ) -> Result<Vec<Event>, LedgerError> {
         const DOING: &str = "read the journal";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let rows = lease
             .client()
             .query(
@@ -183,7 +183,7 @@ pub(crate) fn storable_text(text: &str) -> String {
 
 /// The same for a document: `jsonb` cannot hold a NUL either, and an abort must not fail for what
 /// its reason says.
-fn storable(value: Value) -> Value {
+pub(crate) fn storable(value: Value) -> Value {
     match value {
         Value::Null => Value::Object(serde_json::Map::new()),
         value => without_nul(value),

@@ -27,10 +27,9 @@ mod progress;
 mod records;
 mod register;
 mod schema;
-mod spine;
 mod units;
 
-pub use connection::{Dial, Ledger};
+pub use connection::Ledger;
 pub use error::LedgerError;
 pub use journal::Event;
 pub use phases::{Expected, Reason, Transition, Why};
@@ -40,5 +39,4 @@ pub use progress::{
 pub use records::{Move, SweepCandidate, Unit, UnitError};
 pub use register::{NewMove, Registration};
 pub use schema::{SCHEMA_VERSION, worker_grants};
-pub use spine::Spine;
 pub use units::Purpose;

@@ -97,7 +97,7 @@ impl Ledger {
         const DOING: &str = "change the move's phase";
         let (expected, why) = (expected.into(), why.into());
         let target = phase::next(expected.phase, event)?;
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         let made = swap_phase(&tx, move_id, event, expected, target, why.reason.as_ref())
             .await

@@ -255,7 +255,7 @@ impl Ledger {
         late_changes: &BTreeMap<TableName, u64>,
     ) -> Result<(), LedgerError> {
         const DOING: &str = "record the tail's head";
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         lock_move(&tx, move_id).await?;
         let status = lock_unit_of(&tx, move_id, store, epoch).await?;
@@ -299,7 +299,7 @@ impl Ledger {
         rows_evicted: &BTreeMap<TableName, u64>,
     ) -> Result<(), LedgerError> {
         const DOING: &str = "record what was evicted";
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         lock_unit_of(&tx, move_id, store, epoch).await?;
         let rows = merged(&tx, move_id, store, "rows_evicted", rows_evicted).await?;
@@ -329,7 +329,7 @@ impl Ledger {
     ) -> Result<(), LedgerError> {
         const DOING: &str = "record an error";
         let (code, text) = (storable_text(code), storable_text(text));
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         lock_move(&tx, move_id).await?;
         lock_unit_of(&tx, move_id, store, epoch).await?;
@@ -369,7 +369,7 @@ impl Ledger {
         (move_id, store, epoch): Author<'_>,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<(), LedgerError> {
-        let lease = self.lease(doing).await?;
+        let lease = self.lease().await?;
         let store_name = store.as_str();
         let mut params: Vec<&(dyn ToSql + Sync)> = vec![&move_id.0, &store_name, &epoch.0];
         params.extend_from_slice(values);
@@ -393,7 +393,7 @@ impl Ledger {
         (move_id, store, epoch): Author<'_>,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<(), LedgerError> {
-        let mut lease = self.lease(fact.doing).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(fact.doing).await?;
         lock_move(&tx, move_id).await?;
         lock_unit_of(&tx, move_id, store, epoch).await?;

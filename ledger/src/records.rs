@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
 use monarch_model::{CellName, Epoch, Lsn, MoveId, OrgId, Phase, StoreName, TableName, UnitStatus};
+use monarch_postgres::spine::Spine;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -18,7 +19,6 @@ use crate::phases::{Expected, Reason};
 use crate::progress::{
     Barrier, CopyProgress, DatabaseIdentity, SourceCommit, StreamProgress, Tail,
 };
-use crate::spine::Spine;
 
 /// One move.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -176,7 +176,7 @@ pub(crate) async fn read_live_move(
 impl Ledger {
     /// The fleet's one live move.
     pub async fn live_move(&self) -> Result<Option<Move>, LedgerError> {
-        let lease = self.lease("read the live move").await?;
+        let lease = self.lease().await?;
         let found = read_live_move(lease.client()).await?;
         lease.give_back();
         Ok(found)
@@ -184,7 +184,7 @@ impl Ledger {
 
     /// The move of this id.
     pub async fn move_by_id(&self, id: MoveId) -> Result<Option<Move>, LedgerError> {
-        let lease = self.lease("read the move").await?;
+        let lease = self.lease().await?;
         let found = read_move(lease.client(), id).await?;
         lease.give_back();
         Ok(found)
@@ -193,7 +193,7 @@ impl Ledger {
     /// The newest move of an organization, live or ended.
     pub async fn latest_move_of(&self, org: &OrgId) -> Result<Option<Move>, LedgerError> {
         const DOING: &str = "read the organization's newest move";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let found = lease
             .client()
             .query_opt(
@@ -210,7 +210,7 @@ impl Ledger {
     /// The newest moves, at most `limit`.
     pub async fn moves(&self, limit: u32) -> Result<Vec<Move>, LedgerError> {
         const DOING: &str = "list the moves";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let rows = lease
             .client()
             .query(
@@ -226,7 +226,7 @@ impl Ledger {
     /// The units of a move, by store; none if there is no such move.
     pub async fn units(&self, move_id: MoveId) -> Result<Vec<Unit>, LedgerError> {
         const DOING: &str = "read the move's units";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let rows = lease
             .client()
             .query(
@@ -242,7 +242,7 @@ impl Ledger {
     /// One unit of a move.
     pub async fn unit(&self, move_id: MoveId, store: &StoreName) -> Result<Unit, LedgerError> {
         const DOING: &str = "read the unit";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let row = lease
             .client()
             .query_opt(
@@ -266,7 +266,7 @@ impl Ledger {
         table: &TableName,
     ) -> Result<Vec<String>, LedgerError> {
         const DOING: &str = "read the static spine";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let rows = lease
             .client()
             .query(
@@ -280,34 +280,37 @@ impl Ledger {
         rows.iter().map(|row| column(row, "id")).collect()
     }
 
-    /// The whole recorded spine.
+    /// The whole recorded spine, for which [`Move::spine_digest`] was made; empty if there is no
+    /// such move.
     pub async fn whole_spine(&self, move_id: MoveId) -> Result<Spine, LedgerError> {
         const DOING: &str = "read the static spine";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let rows = lease
             .client()
             .query(
-                "select table_name, array_agg(id) as ids from monarch_ledger.move_spine
-                  where move_id = $1 group by table_name",
+                "select t.table_name, array_remove(array_agg(s.id), null) as ids
+                   from monarch_ledger.move m
+                        cross join unnest(m.spine_tables) t (table_name)
+                        left join monarch_ledger.move_spine s
+                               on s.move_id = m.id and s.table_name = t.table_name
+                  where m.id = $1 group by t.table_name",
                 &[&move_id.0],
             )
             .await
             .map_err(LedgerError::database(DOING))?;
         lease.give_back();
-        rows.iter()
-            .map(|row| {
-                Ok((
-                    parsed(row, "table_name")?,
-                    column::<Vec<String>>(row, "ids")?,
-                ))
-            })
-            .collect()
+        let mut tables = BTreeMap::new();
+        for row in &rows {
+            let ids: Vec<String> = column(row, "ids")?;
+            tables.insert(parsed(row, "table_name")?, ids.into_iter().collect());
+        }
+        Ok(Spine::from_ids(tables))
     }
 
     /// The moves that a sweep has to look at, oldest first.
     pub async fn sweep_candidates(&self) -> Result<Vec<SweepCandidate>, LedgerError> {
         const DOING: &str = "look for moves that nobody ends";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let moves = lease
             .client()
             .query(SWEEP_MOVES, &[])

@@ -1,6 +1,7 @@
 //! How a move comes to be: its row is the lease.
 
 use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName, names};
+use monarch_postgres::spine::Spine;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::Transaction;
@@ -8,9 +9,8 @@ use uuid::Uuid;
 
 use crate::connection::Ledger;
 use crate::error::LedgerError;
-use crate::journal::Entry;
+use crate::journal::{Entry, storable};
 use crate::records::{Move, read_live_move, read_move};
-use crate::spine::Spine;
 
 /// A move to be registered.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,7 +63,7 @@ impl Ledger {
     pub async fn register(&self, new: &NewMove) -> Result<Registration, LedgerError> {
         const DOING: &str = "register the move";
         loop {
-            let mut lease = self.lease(DOING).await?;
+            let mut lease = self.lease().await?;
             let tx = lease.begin(DOING).await?;
             let outcome = if insert_move(&tx, new).await? {
                 insert_units(&tx, new).await?;
@@ -84,12 +84,13 @@ impl Ledger {
 }
 
 async fn insert_move(tx: &Transaction<'_>, new: &NewMove) -> Result<bool, LedgerError> {
+    let spine_tables: Vec<&str> = new.spine.tables().map(|(t, _)| t.as_str()).collect();
     let inserted = tx
         .execute(
             "insert into monarch_ledger.move
                     (id, org_id, source_cell, sink_cell, phase, token, workflow_id, run_id,
-                     options, spine_digest)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                     options, spine_tables, spine_digest)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
                  on conflict do nothing",
             &[
                 &new.id.0,
@@ -100,7 +101,8 @@ async fn insert_move(tx: &Transaction<'_>, new: &NewMove) -> Result<bool, Ledger
                 &new.token,
                 &new.workflow_id,
                 &new.run_id,
-                &new.options,
+                &storable(new.options.clone()),
+                &spine_tables,
                 &new.spine.digest(),
             ],
         )
@@ -127,7 +129,7 @@ async fn insert_units(tx: &Transaction<'_>, new: &NewMove) -> Result<(), LedgerE
 }
 
 async fn insert_spine(tx: &Transaction<'_>, new: &NewMove) -> Result<(), LedgerError> {
-    for (table, ids) in &new.spine.0 {
+    for (table, ids) in new.spine.tables() {
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         tx.execute(
             "insert into monarch_ledger.move_spine (move_id, table_name, id)
@@ -152,7 +154,7 @@ async fn journal(tx: &Transaction<'_>, new: &NewMove) -> Result<(), LedgerError>
             "source_cell": new.source_cell,
             "sink_cell": new.sink_cell,
             "stores": new.stores,
-            "spine_ids": new.spine.ids_total(),
+            "spine_digest": new.spine.digest(),
             "workflow_id": new.workflow_id,
         }),
     }

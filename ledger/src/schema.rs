@@ -38,7 +38,7 @@ impl Ledger {
     pub async fn init(&self) -> Result<i32, LedgerError> {
         const DOING: &str = "make the ledger's schema";
         let failed = || LedgerError::database(DOING);
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         tx.batch_execute("set local lock_timeout = '5min'; set local statement_timeout = '5min'")
             .await
@@ -65,7 +65,7 @@ impl Ledger {
     /// The version of the schema, which is this program's; or why it is not.
     pub async fn schema_version(&self) -> Result<i32, LedgerError> {
         const DOING: &str = "read the ledger's schema version";
-        let lease = self.lease(DOING).await?;
+        let lease = self.lease().await?;
         let found: i32 = lease
             .client()
             .query_one(VERSION, &[])

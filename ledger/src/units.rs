@@ -98,7 +98,7 @@ impl Ledger {
         purpose: Purpose,
     ) -> Result<Epoch, LedgerError> {
         const DOING: &str = "take the unit's next epoch";
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         let phase = lock_move(&tx, move_id).await?;
         if !purpose.is_allowed_in(phase) {
@@ -148,7 +148,7 @@ impl Ledger {
         detail: Value,
     ) -> Result<Transition, LedgerError> {
         const DOING: &str = "change the unit's status";
-        let mut lease = self.lease(DOING).await?;
+        let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         let phase = lock_move(&tx, move_id).await?;
         let unit = lock_unit(&tx, move_id, store).await?;
