@@ -1,0 +1,123 @@
+//! The journal.
+
+use futures::future::join_all;
+use monarch_model::phase::PhaseEvent;
+use monarch_model::{MoveId, Phase};
+use serde_json::json;
+use tokio_postgres::error::SqlState;
+use uuid::Uuid;
+
+use crate::fixture::{Fixture, VERSIONS, store};
+
+/// Guards promise 6: what happened cannot be made not to have happened, not even by the owner.
+#[tokio::test]
+async fn the_journal_cannot_be_edited() {
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        for edit in [
+            "update monarch_ledger.move_event set kind = 'other'",
+            "delete from monarch_ledger.move_event",
+            "truncate monarch_ledger.move_event",
+            "delete from monarch_ledger.move_event where false",
+        ] {
+            let error = fixture.admin.batch_execute(edit).await.unwrap_err();
+            assert_eq!(
+                error.code(),
+                Some(&SqlState::INSUFFICIENT_PRIVILEGE),
+                "{edit}"
+            );
+        }
+        assert_eq!(fixture.kinds(id).await, ["registered"]);
+    }
+}
+
+/// Guards the feed: a reader who goes on from the last id it saw misses nothing, though writers of
+/// several units commit at once.
+#[tokio::test]
+async fn a_reader_of_the_journal_misses_nothing() {
+    const NOTES: usize = 60;
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        let ledger = fixture.ledger.clone();
+        let writers = tokio::spawn(async move {
+            let stores = [store("default"), store("events")];
+            join_all((0..NOTES).map(|n| {
+                let of = stores.get(n % 3);
+                let ledger = ledger.clone();
+                async move {
+                    ledger
+                        .note(id, of, &format!("note_{n}"), json!({ "n": n }))
+                        .await
+                        .unwrap();
+                }
+            }))
+            .await;
+        });
+        let mut seen = Vec::new();
+        while seen.len() < NOTES + 1 {
+            let finished = writers.is_finished();
+            let after = seen.last().copied().unwrap_or(0);
+            let page = fixture.ledger.events(id, after, 7).await.unwrap();
+            assert!(!(finished && page.is_empty()), "missed some: {seen:?}");
+            seen.extend(page.iter().map(|event| event.id));
+        }
+        writers.await.unwrap();
+        assert!(seen.is_sorted());
+    }
+}
+
+/// Guards promise 4: an activity that runs again tells the same once.
+#[tokio::test]
+async fn a_repeated_note_is_written_once() {
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        let ledger = &fixture.ledger;
+        let default = store("default");
+        for (of, by) in [
+            (None, "it's me"),
+            (None, "it's me"),
+            (Some(&default), "it's me"),
+            (None, "another"),
+            (None, "it's me"),
+        ] {
+            ledger
+                .note(id, of, "abort_ignored", json!({ "by": by }))
+                .await
+                .unwrap();
+        }
+        assert_eq!(fixture.events(id).await.len(), 1 + 4);
+        let nobody = MoveId(Uuid::new_v4());
+        assert!(ledger.note(nobody, None, "x", json!({})).await.is_err());
+    }
+}
+
+/// Guards the page: events of one move are not shown for another, and an event says its store.
+#[tokio::test]
+async fn events_are_of_one_move_and_name_their_store() {
+    for version in VERSIONS {
+        let (fixture, id, store, _) = Fixture::with_epoch(version).await;
+        fixture
+            .ledger
+            .transition(id, PhaseEvent::BeginAbort, Phase::Active, json!({ "n": 1 }))
+            .await
+            .unwrap();
+        let events = fixture.events(id).await;
+        let shown: Vec<_> = events
+            .iter()
+            .map(|event| (event.kind.as_str(), event.store.as_ref()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("registered", None),
+                ("epoch", Some(&store)),
+                ("begin_abort", None)
+            ]
+        );
+        assert!(events.iter().all(|event| event.move_id == id));
+        let other = fixture.events(MoveId(Uuid::new_v4())).await;
+        assert_eq!(other, []);
+        let limited = fixture.ledger.events(id, events[0].id, 1).await.unwrap();
+        assert_eq!(limited, events[1..2]);
+    }
+}
