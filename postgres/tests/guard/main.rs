@@ -1,0 +1,11 @@
+//! What guards a move, on real servers: preflight, drain, verification, sequences, and the
+//! deletion of the losing side.
+
+#![allow(clippy::unwrap_used)]
+
+mod cells;
+mod drain;
+mod evict;
+mod scrub;
+mod sequences;
+mod verify;
