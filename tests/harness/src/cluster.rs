@@ -43,7 +43,8 @@ max_slot_wal_keep_size = 4GB
 log_line_prefix = '%m [%p] %q%u@%d %a '
 ";
 
-/// Who may connect: everybody from 127.0.0.1, by SCRAM. A test's own lines stand before these and win.
+/// Who may connect: everybody from 127.0.0.1, by SCRAM. A test's own lines stand before these and
+/// win.
 const HBA: &str = "\
 host all all 127.0.0.1/32 scram-sha-256
 host replication all 127.0.0.1/32 scram-sha-256

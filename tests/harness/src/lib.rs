@@ -3,7 +3,7 @@
 //!
 //! Monarch's promises are about what real servers do when processes die, so nothing here is a
 //! stand-in. What is started here never outlives its user: a server ends, with its folder, when its
-//! handle drops, and also when the process that holds the handle dies in whatever way ([`keeper`]
+//! handle drops, and also when the process that holds the handle dies in whatever way (`keeper`
 //! says how). [`shared`] keeps one server of a kind for all tests of a binary; each test works in a
 //! database or namespace of its own, named by [`fresh_name`].
 //!
