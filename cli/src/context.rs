@@ -1,9 +1,8 @@
 //! What commands share: the files, the ledger, a client of Temporal.
 
-use std::sync::Arc;
-
 use monarch_config::Config;
 use monarch_ledger::Ledger;
+use monarch_postgres::ConnectOptions;
 use monarch_worker::temporal;
 use temporalio_client::Client;
 
@@ -53,20 +52,9 @@ impl Context {
 
 /// The ledger of a fleet.
 pub(crate) fn ledger_of(config: &Config) -> Result<Ledger, Failure> {
-    let options: tokio_postgres::Config = config
-        .fleet
-        .ledger
-        .expose()
-        .parse()
-        .map_err(|_| Failure::usage("fleet.yaml: ledger.dsn: not a connection string"))?;
-    Ok(Ledger::new(Arc::new(move || {
-        let options = options.clone();
-        Box::pin(async move {
-            let (client, connection) = options.connect(tokio_postgres::NoTls).await?;
-            tokio::spawn(connection);
-            Ok(client)
-        })
-    })))
+    let options = ConnectOptions::from_dsn(&config.fleet.ledger)
+        .map_err(|error| Failure::usage(format!("fleet.yaml: ledger.dsn: {error}")))?;
+    Ok(Ledger::new(options))
 }
 
 /// How this process calls itself in Temporal's Web UI.
