@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use monarch_config::Graph;
+use monarch_config::{Graph, Scope as Edge};
 use monarch_model::{Lsn, TableName, names};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::error::SqlState;
@@ -91,6 +91,9 @@ pub enum WhyUnfiltered {
     NotInIdentity,
     /// The scope column's type or collation is not built in, or the column is generated.
     ColumnType,
+    /// It scopes other tables. A filter turns the UPDATE that brings a row in into an insert, and
+    /// the mover must tell a parent that is new from one that brings children.
+    ScopesOthers,
     /// There are too many static ids, and they have no order that a filter could use.
     TooManyIds,
 }
@@ -164,6 +167,7 @@ impl fmt::Display for WhyUnfiltered {
             WhyUnfiltered::DynamicParent => "scoped by a dynamic parent",
             WhyUnfiltered::NotInIdentity => "the replica identity lacks the scope column",
             WhyUnfiltered::ColumnType => "the scope column's type cannot be filtered",
+            WhyUnfiltered::ScopesOthers => "it scopes other tables",
             WhyUnfiltered::TooManyIds => "too many static ids",
         })
     }
@@ -226,8 +230,8 @@ pub fn plan(
     let prefix = unit.prefix();
     let mut inserts = Vec::new();
     let mut mutations = Vec::new();
-    for table in graph.walk(&unit.store) {
-        let table = &table.name;
+    for configured in graph.walk(&unit.store) {
+        let table = &configured.name;
         let relation = catalog
             .relation(table)
             .ok_or_else(|| ScopeError::MissingTable {
@@ -240,7 +244,15 @@ pub fn plan(
         }
         let term = scope.term(table)?;
         inserts.push(member(table, filter(term)));
-        mutations.push(member(table, covered(relation, term)));
+        let is_spine = configured.is_static || configured.scope == Edge::Root;
+        mutations.push(member(
+            table,
+            if graph.has_children(table) && !is_spine {
+                (Choice::Nothing(WhyUnfiltered::ScopesOthers), None)
+            } else {
+                covered(relation, term)
+            },
+        ));
     }
     Ok(Plan {
         inserts: Publication {

@@ -10,6 +10,9 @@ use roaring::RoaringTreemap;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+/// How many keys an emptied set keeps room for.
+const SPARE_KEYS: usize = 1024;
+
 /// What a key column holds, as far as a set of its values must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
@@ -22,11 +25,11 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// The kind of a column whose type, without modifier, is called `type_name` by `format_type`.
-    pub fn of_type(type_name: &str) -> Self {
-        match type_name {
-            "smallint" | "integer" | "bigint" => KeyKind::Integer,
-            "uuid" => KeyKind::Uuid,
+    /// The kind of a column that is compared as `key_type`, as the catalog writes it.
+    pub fn of_type(key_type: &str) -> Self {
+        match key_type {
+            "pg_catalog.int8" => KeyKind::Integer,
+            "pg_catalog.uuid" => KeyKind::Uuid,
             _ => KeyKind::Text,
         }
     }
@@ -81,6 +84,17 @@ impl IdSet {
             (Some(Member::Integer(id)), IdSet::Integers(set)) => set.contains(id),
             (Some(Member::Digest(id)), IdSet::Digests(_, set)) => set.contains(&id),
             _ => false,
+        }
+    }
+
+    /// Takes all keys out.
+    pub fn clear(&mut self) {
+        match self {
+            IdSet::Integers(set) => set.clear(),
+            IdSet::Digests(_, set) => {
+                set.clear();
+                set.shrink_to(SPARE_KEYS);
+            }
         }
     }
 

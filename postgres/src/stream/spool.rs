@@ -11,6 +11,7 @@
 //! Files are read and written in the calling task. What is written goes to the page cache, one
 //! buffer at a time, and costs less than handing it to another thread would.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -53,6 +54,7 @@ pub struct Recorder {
     file: Option<BufWriter<File>>,
     file_bytes: u64,
     frames: u64,
+    streamed: Option<BTreeSet<u32>>,
 }
 
 impl Recorder {
@@ -64,7 +66,19 @@ impl Recorder {
             file: None,
             file_bytes: 0,
             frames: 0,
+            streamed: None,
         }
+    }
+
+    /// The frames to come are parts of a large transaction: each tells the subtransaction that it
+    /// belongs to.
+    pub fn in_parts(&mut self) {
+        self.streamed.get_or_insert_default();
+    }
+
+    /// A subtransaction came to nothing. Its frames stay, and are known to be nothing.
+    pub fn abort(&mut self, subxid: u32) {
+        self.streamed.get_or_insert_default().insert(subxid);
     }
 
     /// Takes the next frame.
@@ -111,6 +125,7 @@ impl Recorder {
         Ok(Recording {
             held,
             frames: self.frames,
+            streamed: self.streamed,
         })
     }
 
@@ -130,6 +145,8 @@ impl Recorder {
 pub struct Recording {
     held: Held,
     frames: u64,
+    /// For a transaction that came in parts: the subtransactions that came to nothing.
+    streamed: Option<BTreeSet<u32>>,
 }
 
 #[derive(Debug)]
@@ -142,6 +159,26 @@ impl Recording {
     /// The number of frames.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// Whether it came in parts, so that each frame tells its subtransaction.
+    pub fn is_streamed(&self) -> bool {
+        self.streamed.is_some()
+    }
+
+    /// Whether this subtransaction came to nothing.
+    pub fn is_aborted(&self, subxid: u32) -> bool {
+        self.streamed
+            .as_ref()
+            .is_some_and(|aborted| aborted.contains(&subxid))
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        match &self.held {
+            Held::Memory(bytes) => bytes.len() as u64,
+            Held::File { bytes, .. } => *bytes,
+        }
     }
 
     /// Bytes that are held in memory.

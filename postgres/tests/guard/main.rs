@@ -6,7 +6,6 @@
 mod cells;
 mod drain;
 mod evict;
-mod preflight;
 mod scrub;
 mod sequences;
 mod verify;

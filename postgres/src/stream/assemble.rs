@@ -1,0 +1,159 @@
+//! Puts the frames of a replication stream together into whole source transactions.
+//!
+//! Only what marks a transaction's bounds is read here; changes are kept as they came. What the
+//! source announces of a table is compared at once: nothing of a changed table is ever applied.
+//!
+//! A large transaction is sent in parts before its outcome is known, and parts of several may
+//! alternate; each is kept by its id until it commits or comes to nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use monarch_model::Lsn;
+
+use super::apply::SourceTransaction;
+use super::error::StreamError;
+use super::event::{Bound, read_bound};
+use super::spool::{Recorder, Spool};
+use super::tables::{TableIndex, Tables};
+use crate::PgTime;
+
+/// What is held in memory of each transaction that is sent in parts, in bytes: many may be open.
+const PART_MEMORY_BYTES: usize = 256 * 1024;
+
+/// Whole transactions out of frames.
+pub(super) struct Assembler {
+    tables: Arc<Tables>,
+    spool: Spool,
+    /// What ends at or before it was applied and is passed over.
+    position: Lsn,
+    /// The transaction that is being sent as a whole.
+    whole: Option<Open>,
+    /// The transactions that are sent in parts, by id.
+    in_parts: HashMap<u32, Open>,
+    /// Whose part is being sent.
+    part_of: Option<u32>,
+}
+
+struct Open {
+    recorder: Recorder,
+    touched: BTreeSet<TableIndex>,
+}
+
+impl Open {
+    fn finish(self, end: Lsn, committed_at: PgTime) -> Result<SourceTransaction, StreamError> {
+        Ok(SourceTransaction {
+            end,
+            committed_at,
+            recording: self.recorder.finish()?,
+            touched: self.touched,
+        })
+    }
+}
+
+impl Assembler {
+    /// Transactions that end after `position`.
+    pub(super) fn new(tables: Arc<Tables>, spool: Spool, position: Lsn) -> Self {
+        Self {
+            tables,
+            spool,
+            position,
+            whole: None,
+            in_parts: HashMap::new(),
+            part_of: None,
+        }
+    }
+
+    /// Whether the last frame was inside a transaction or a part of one.
+    pub(super) fn is_inside(&self) -> bool {
+        self.whole.is_some() || self.part_of.is_some()
+    }
+
+    /// Takes a message of the plugin; the transaction, if it is now whole.
+    pub(super) fn push(&mut self, data: &Bytes) -> Result<Option<SourceTransaction>, StreamError> {
+        match read_bound(data, self.part_of.is_some(), &self.tables)? {
+            Bound::Begin => self.whole = Some(self.open(&self.spool)),
+            Bound::Commit { end, committed_at } => {
+                let open = self
+                    .whole
+                    .take()
+                    .ok_or_else(|| odd("a commit of no transaction"))?;
+                return self.commit(open, end, committed_at);
+            }
+            Bound::PartBegins { xid } => self.begin_part(xid),
+            Bound::PartEnds => self.part_of = None,
+            Bound::StreamedCommit {
+                xid,
+                end,
+                committed_at,
+            } => {
+                let open = self.in_parts.remove(&xid);
+                let open = open.ok_or_else(|| odd("a commit of no transaction"))?;
+                return self.commit(open, end, committed_at);
+            }
+            Bound::Abort { xid, subxid } => self.abort(xid, subxid),
+            Bound::Inside { table } => {
+                let open = self.inside()?;
+                open.touched.extend(table);
+                open.recorder.push(data)?;
+            }
+            Bound::Other => {}
+        }
+        Ok(None)
+    }
+
+    fn open(&self, spool: &Spool) -> Open {
+        Open {
+            recorder: Recorder::new(spool),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    fn begin_part(&mut self, xid: u32) {
+        self.part_of = Some(xid);
+        if !self.in_parts.contains_key(&xid) {
+            let spool = Spool {
+                memory_bytes: self.spool.memory_bytes.min(PART_MEMORY_BYTES),
+                ..self.spool.clone()
+            };
+            let mut open = self.open(&spool);
+            open.recorder.in_parts();
+            self.in_parts.insert(xid, open);
+        }
+    }
+
+    fn abort(&mut self, xid: u32, subxid: u32) {
+        if xid == subxid {
+            self.in_parts.remove(&xid);
+        } else if let Some(open) = self.in_parts.get_mut(&xid) {
+            open.recorder.abort(subxid);
+        }
+    }
+
+    fn inside(&mut self) -> Result<&mut Open, StreamError> {
+        let open = match self.part_of {
+            Some(xid) => self.in_parts.get_mut(&xid),
+            None => self.whole.as_mut(),
+        };
+        open.ok_or_else(|| odd("a change outside of a transaction"))
+    }
+
+    fn commit(
+        &self,
+        open: Open,
+        end: Lsn,
+        committed_at: PgTime,
+    ) -> Result<Option<SourceTransaction>, StreamError> {
+        if end <= self.position {
+            return Ok(None);
+        }
+        open.finish(end, committed_at).map(Some)
+    }
+}
+
+fn odd(what: &str) -> StreamError {
+    StreamError::Protocol {
+        what: what.to_owned(),
+    }
+}

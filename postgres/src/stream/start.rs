@@ -1,0 +1,220 @@
+//! What is looked at before a stream begins, so that nothing is built upon a sink that went back or
+//! a slot that is not the one it was.
+//!
+//! | what is found | what it means |
+//! |---|---|
+//! | no position on the sink | the copy is not complete: start over |
+//! | the sink is another server | start over |
+//! | the sink stands before what was acknowledged | it lost commits: start over |
+//! | the slot is missing or lost | the move fails by name |
+//! | the slot confirms what the sink does not have | it was made again by another: the move fails |
+//!
+//! The last one holds because the mover acknowledges nothing that the sink has not recorded.
+
+use std::time::Duration;
+
+use monarch_model::{Epoch, Lsn};
+use tokio::time::{Instant, sleep};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::error::{SlotFault, StartOver, StreamError};
+use super::{Job, SinkIdentity};
+use crate::sink::{self, SinkError, State, TakeOver};
+use crate::slot::{self, Slot};
+use crate::{Doing, Error, Unit};
+
+/// How long a start waits for an older mover's sessions to end.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Makes the job's mover the unit's writer, and checks that its sink can be built upon; where it
+/// stands.
+pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<Lsn, StreamError> {
+    let state = match sink::take_over(sink, &job.unit, job.epoch, TAKE_OVER_TIMEOUT).await? {
+        TakeOver::Held(state) => state,
+        TakeOver::Superseded { .. } => {
+            return Err(StreamError::Sink(SinkError::Superseded {
+                store: job.unit.store.clone(),
+                epoch: job.epoch,
+            }));
+        }
+    };
+    if state.sealed {
+        return Err(StreamError::Sink(SinkError::Sealed {
+            store: job.unit.store.clone(),
+        }));
+    }
+    if let Some(expected) = job.sink_identity {
+        let found = identify(sink).await?;
+        if found.system_identifier != expected.system_identifier {
+            return Err(StartOver::SinkReplaced {
+                expected: expected.system_identifier,
+                found: found.system_identifier,
+            }
+            .into());
+        }
+    }
+    Ok(standing(&state, job.acknowledged)?)
+}
+
+/// Where the sink stands, if it can be built upon.
+fn standing(state: &State, acknowledged: Option<Lsn>) -> Result<Lsn, StartOver> {
+    match (state.position, acknowledged) {
+        (None, _) => Err(StartOver::NotCopied),
+        (Some(position), Some(acknowledged)) if position < acknowledged => {
+            Err(StartOver::SinkWentBack {
+                position,
+                acknowledged,
+            })
+        }
+        (Some(position), _) => Ok(position),
+    }
+}
+
+/// Which server a sink is. Recorded when a copy is complete and compared at every start.
+///
+/// # Errors
+///
+/// When the server refuses.
+pub async fn identify(sink: &Client) -> Result<SinkIdentity, Error> {
+    let doing = "identify the sink";
+    let row = sink
+        .query_one(
+            "select s.system_identifier, c.timeline_id
+             from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c",
+            &[],
+        )
+        .await
+        .doing(doing)?;
+    Ok(SinkIdentity {
+        system_identifier: row.try_get(0).doing(doing)?,
+        timeline: row.try_get(1).doing(doing)?,
+    })
+}
+
+/// Checks that the slot can be streamed from `position`, and ends an older mover that still
+/// streams it.
+pub(super) async fn take_slot(
+    source: &Client,
+    name: &str,
+    unit: &Unit,
+    epoch: Epoch,
+    position: Lsn,
+) -> Result<(), StreamError> {
+    let deadline = Instant::now() + TAKE_OVER_TIMEOUT;
+    loop {
+        let seen = slot::inspect(source, name).await?;
+        let fault = fault(seen.as_ref(), position);
+        if let Some(fault) = fault {
+            return Err(StreamError::Slot {
+                slot: name.to_owned(),
+                fault,
+            });
+        }
+        let Some(pid) = seen.and_then(|slot| slot.active_pid) else {
+            return Ok(());
+        };
+        let holder = application(source, pid).await?;
+        let holder = holder.and_then(|name| unit.epoch_in(&name));
+        if holder.is_some_and(|holder| holder > epoch) {
+            return Err(StreamError::Sink(SinkError::Superseded {
+                store: unit.store.clone(),
+                epoch,
+            }));
+        }
+        if Instant::now() >= deadline {
+            // The start of the stream will say that it is in use.
+            return Ok(());
+        }
+        if holder.is_some_and(|holder| holder < epoch) {
+            source
+                .execute("select pg_catalog.pg_terminate_backend($1)", &[&pid])
+                .await
+                .doing("end an older mover's walsender")?;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// What is wrong with a slot that is to be streamed from `position`.
+fn fault(slot: Option<&Slot>, position: Lsn) -> Option<SlotFault> {
+    let Some(slot) = slot else {
+        return Some(SlotFault::Missing);
+    };
+    if slot.is_lost() {
+        let told = slot
+            .invalidation_reason
+            .as_ref()
+            .or(slot.wal_status.as_ref());
+        let state = told.map_or_else(|| "conflicting".to_owned(), String::clone);
+        return Some(SlotFault::Lost { state });
+    }
+    let confirmed = slot.confirmed_flush?;
+    (confirmed > position).then_some(SlotFault::Remade {
+        confirmed,
+        position,
+    })
+}
+
+/// What a session calls itself.
+async fn application(source: &Client, pid: i32) -> Result<Option<String>, Error> {
+    let doing = "look who reads the slot";
+    let row = source
+        .query_opt(
+            "select application_name from pg_catalog.pg_stat_activity where pid = $1",
+            &[&pid],
+        )
+        .await
+        .doing(doing)?;
+    row.map(|row| row.try_get(0)).transpose().doing(doing)
+}
+
+/// What each sink transaction starts with: triggers and foreign keys are not fired by the mover,
+/// since the rows already were through them on the source. A role that may not say so gets what
+/// can be deferred deferred.
+pub(super) async fn preamble(sink: &mut Client) -> Result<&'static str, Error> {
+    let doing = "ask whether triggers can be kept from firing";
+    let tx = sink.transaction().await.doing(doing)?;
+    match tx.batch_execute(AS_REPLICA).await {
+        Ok(()) => Ok(AS_REPLICA),
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(AS_OTHERS),
+        Err(error) => Err(error).doing(doing),
+    }
+}
+
+const AS_REPLICA: &str = "set local session_replication_role = replica; \
+                          set local synchronous_commit = on; set constraints all deferred";
+const AS_OTHERS: &str = "set local synchronous_commit = on; set constraints all deferred";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(position: Option<Lsn>) -> State {
+        State {
+            epoch: Epoch(1),
+            position,
+            last_change: None,
+            barrier: None,
+            sealed: false,
+        }
+    }
+
+    /// Guards promise 3: a sink that lost what it had confirmed is never built upon.
+    #[test]
+    fn a_sink_that_went_back_is_noticed() {
+        let at = |lsn| Some(Lsn(lsn));
+        assert_eq!(standing(&state(at(9)), None), Ok(Lsn(9)));
+        assert_eq!(standing(&state(at(9)), at(9)), Ok(Lsn(9)));
+        assert_eq!(standing(&state(None), at(9)), Err(StartOver::NotCopied));
+        assert_eq!(
+            standing(&state(at(8)), at(9)),
+            Err(StartOver::SinkWentBack {
+                position: Lsn(8),
+                acknowledged: Lsn(9)
+            })
+        );
+    }
+}

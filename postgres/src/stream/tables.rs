@@ -1,0 +1,468 @@
+//! The tables of a store as the stream sees them: columns in the order in which pgoutput sends
+//! them, and what ties each row to the organization.
+//!
+//! Built once at the start from the catalogs of both sides. A table is an index from then on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use monarch_config::{Graph, Scope as Edge, Table as Configured};
+use monarch_model::TableName;
+use tokio_postgres::Client;
+
+use super::error::{Finding, StreamError};
+use super::{IdSet, Job, KeyKind, Reason};
+use crate::catalog::{self, Catalog, Generated, Identity, Relation, ReplicaIdentity};
+use crate::scope::{Scope, Term};
+use crate::spine::Spine;
+use crate::sql::{qualified, quote_ident};
+use crate::{Doing, Error};
+
+/// Where a table stands in [`Tables::all`].
+pub(super) type TableIndex = usize;
+
+/// The tables of one store, parents first.
+#[derive(Debug)]
+pub(super) struct Tables {
+    /// Each table.
+    pub(super) all: Vec<Table>,
+    by_oid: HashMap<u32, TableIndex>,
+}
+
+/// One table.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Its name.
+    pub(super) name: TableName,
+    /// Its name in SQL.
+    pub(super) sql_name: String,
+    /// What it is to the graph.
+    pub(super) kind: Kind,
+    /// The organization's ids of a table of the spine; else empty.
+    pub(super) spine: IdSet,
+    /// Its columns, in the order in which the source sends them.
+    pub(super) columns: Vec<Column>,
+    /// The columns of its key.
+    pub(super) key: Vec<usize>,
+    /// What ties a row to the organization.
+    pub(super) tie: Tie,
+    /// Whether the source enforces that edge as a foreign key.
+    pub(super) tie_enforced: bool,
+    /// The tables that it scopes.
+    pub(super) children: Vec<Child>,
+    /// How many dynamic parents stand above it.
+    pub(super) depth: usize,
+    /// A condition that holds for the organization's rows, under the alias `t`; written so that
+    /// it costs one index look-up per parent for one row.
+    pub(super) condition: String,
+    /// The kind of the key of a table that scopes others.
+    pub(super) key_kind: KeyKind,
+    /// The type that its scope column is compared as.
+    pub(super) tie_type: String,
+    identity: char,
+    type_oids: Vec<u32>,
+}
+
+/// What a table is to the graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The root or a static table.
+    Spine,
+    /// It scopes others; whether each edge onto it is an enforced foreign key of the source.
+    Parent { enforced: bool },
+    /// It scopes no other.
+    Leaf,
+}
+
+/// A column.
+#[derive(Debug)]
+pub(super) struct Column {
+    /// Its name.
+    pub(super) name: String,
+    /// Its type on the sink, in full.
+    pub(super) sink_type: String,
+    /// Whether it is of the key.
+    pub(super) in_key: bool,
+    /// Whether the source's log has its old value in every update and delete.
+    pub(super) in_identity: bool,
+    /// Whether the sink numbers it and takes a given value only on insert.
+    pub(super) identity_always: bool,
+}
+
+/// What ties a row to the organization.
+#[derive(Debug)]
+pub(super) enum Tie {
+    /// The column holds one of ids that do not change.
+    Fixed {
+        /// The column.
+        column: usize,
+        /// The ids.
+        ids: IdSet,
+    },
+    /// The column holds the key of a row of another table of the store.
+    Within {
+        /// The column.
+        column: usize,
+        /// The table.
+        parent: TableIndex,
+    },
+}
+
+/// A table scoped by another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Child {
+    /// The table.
+    pub(super) table: TableIndex,
+    /// Its column that holds the parent's key.
+    pub(super) column: usize,
+}
+
+impl Tie {
+    /// The column that ties the row.
+    pub(super) fn column(&self) -> usize {
+        match self {
+            Tie::Fixed { column, .. } | Tie::Within { column, .. } => *column,
+        }
+    }
+}
+
+impl Table {
+    /// The one column of the key of a table that scopes others.
+    pub(super) fn key_column(&self) -> &Column {
+        &self.columns[self.key[0]]
+    }
+
+    /// Whether it scopes others and its ids may change.
+    pub(super) fn is_parent(&self) -> bool {
+        matches!(self.kind, Kind::Parent { .. })
+    }
+
+    pub(super) fn finding(&self, reason: Reason) -> StreamError {
+        Finding::new(&self.name, reason).into()
+    }
+
+    fn check(&self, announced: &Announced<'_>) -> Result<(), StreamError> {
+        let changed = |detail: String| {
+            StreamError::from(Finding::with(&self.name, Reason::SchemaChanged, detail))
+        };
+        if announced.identity != self.identity {
+            return Err(changed("its replica identity".to_owned()));
+        }
+        let mut announced = announced.columns.iter();
+        for (column, type_oid) in self.columns.iter().zip(&self.type_oids) {
+            match announced.next() {
+                Some((name, oid)) if *name == column.name && oid == type_oid => {}
+                _ => return Err(changed(format!("column {}", column.name))),
+            }
+        }
+        match announced.next() {
+            Some((name, _)) => Err(changed(format!("column {name}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the source announces of a table before its first change.
+pub(super) struct Announced<'a> {
+    /// Its object id.
+    pub(super) id: u32,
+    /// Its schema.
+    pub(super) schema: &'a str,
+    /// Its name.
+    pub(super) name: &'a str,
+    /// Its replica identity as the catalog writes it.
+    pub(super) identity: char,
+    /// Names and types of its columns.
+    pub(super) columns: Vec<(&'a str, u32)>,
+}
+
+impl Tables {
+    /// Reads the store's tables from both sides.
+    pub(super) async fn load(
+        source: &Client,
+        sink: &Client,
+        job: &Job,
+    ) -> Result<Self, StreamError> {
+        let (graph, spine, unit) = (&*job.graph, &*job.spine, &job.unit);
+        let configured = graph.walk(&unit.store);
+        let source_catalog = catalog::load(source, &configured).await?;
+        let sink_catalog = catalog::load(sink, &configured).await?;
+        let enforced = enforced_edges(source, &configured, &source_catalog).await?;
+        let builder = Builder {
+            graph,
+            spine,
+            scope: Scope::new(graph, &unit.store, &unit.org, spine, &sink_catalog)?,
+            index: configured
+                .iter()
+                .enumerate()
+                .map(|(index, table)| (table.name.clone(), index))
+                .collect(),
+            source: &source_catalog,
+            sink: &sink_catalog,
+            enforced,
+        };
+        let mut all: Vec<Table> = Vec::with_capacity(configured.len());
+        let mut by_oid = HashMap::new();
+        for (index, table) in configured.iter().enumerate() {
+            let built = builder.table(table, &all)?;
+            if let Some(relation) = source_catalog.relation(&table.name) {
+                by_oid.insert(relation.oid, index);
+            }
+            all.push(built);
+        }
+        Ok(Self { all, by_oid })
+    }
+
+    /// Compares what the source announces of a table with what it was at the start.
+    pub(super) fn check(&self, announced: &Announced<'_>) -> Result<(), StreamError> {
+        let known = self.by_oid(announced.id).map(|index| &self.all[index]);
+        let named = TableName::new(announced.schema, announced.name).ok();
+        match (known, named) {
+            (Some(table), Some(name)) if table.name == name => table.check(announced),
+            (Some(table), _) => {
+                Err(Finding::with(&table.name, Reason::SchemaChanged, "its name").into())
+            }
+            (None, Some(name)) => {
+                let detail = "another table of this name than at the start";
+                Err(Finding::with(&name, Reason::SchemaChanged, detail).into())
+            }
+            (None, None) => Err(StreamError::Protocol {
+                what: "a table without a name".to_owned(),
+            }),
+        }
+    }
+
+    /// The table of that object id on the source.
+    pub(super) fn by_oid(&self, oid: u32) -> Option<TableIndex> {
+        self.by_oid.get(&oid).copied()
+    }
+
+    /// The tables that scope others and may change their ids, with their place.
+    pub(super) fn parents(&self) -> impl Iterator<Item = (TableIndex, &Table)> {
+        self.all
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| table.is_parent())
+    }
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    spine: &'a Spine,
+    scope: Scope,
+    index: BTreeMap<TableName, TableIndex>,
+    source: &'a Catalog,
+    sink: &'a Catalog,
+    enforced: BTreeSet<TableName>,
+}
+
+impl Builder<'_> {
+    /// `above` are the tables before it: its parent is among them.
+    fn table(&self, table: &Configured, above: &[Table]) -> Result<Table, StreamError> {
+        let missing = |side: &str| Finding::with(&table.name, Reason::SchemaChanged, side);
+        let source = self
+            .source
+            .relation(&table.name)
+            .ok_or_else(|| missing("it is not on the source"))?;
+        let sink = self
+            .sink
+            .relation(&table.name)
+            .ok_or_else(|| missing("it is not on the sink"))?;
+        let columns = columns(table, source, sink)?;
+        let place = |name: &str| {
+            let found = columns.iter().position(|column| column.name == name);
+            found.ok_or_else(|| Finding::with(&table.name, Reason::SchemaChanged, name))
+        };
+        let key: Vec<usize> = table
+            .primary_key
+            .iter()
+            .map(|name| place(name))
+            .collect::<Result<_, _>>()?;
+        let term = self.scope.term(&table.name)?;
+        let tie = self.tie(term, place(&term.column().name)?);
+        let depth = match &tie {
+            Tie::Fixed { .. } => 0,
+            Tie::Within { parent, .. } => above.get(*parent).map_or(0, |above| above.depth + 1),
+        };
+        Ok(Table {
+            sql_name: qualified(&table.name),
+            kind: self.kind(table),
+            tie_enforced: self.enforced.contains(&table.name),
+            spine: self.spine_ids(&table.name),
+            key_kind: self.key_kind(table, sink),
+            key,
+            depth,
+            condition: self.condition(&table.name, "t", 1)?,
+            tie_type: term.column().key_type.clone(),
+            children: self.children(table),
+            identity: identity_letter(&source.replica_identity),
+            type_oids: source.given_columns().map(|c| c.type_oid).collect(),
+            name: table.name.clone(),
+            columns,
+            tie,
+        })
+    }
+
+    fn tie(&self, term: &Term, column: usize) -> Tie {
+        let kind = KeyKind::of_type(&term.column().key_type);
+        let mut ids = IdSet::new(kind);
+        match term {
+            Term::Equals { id, .. } => {
+                ids.insert(id.as_bytes());
+            }
+            Term::Among { ids: among, .. } => {
+                for id in among.iter() {
+                    ids.insert(id.as_bytes());
+                }
+            }
+            Term::Within { parent, .. } => {
+                let parent = self.index.get(parent).copied().unwrap_or_default();
+                return Tie::Within { column, parent };
+            }
+        }
+        Tie::Fixed { column, ids }
+    }
+
+    fn spine_ids(&self, table: &TableName) -> IdSet {
+        let ids = self.spine.ids(table);
+        let mut set = IdSet::new(KeyKind::Text);
+        for id in ids.into_iter().flatten() {
+            set.insert(id.as_bytes());
+        }
+        set
+    }
+
+    fn key_kind(&self, table: &Configured, sink: &Relation) -> KeyKind {
+        let key = table.primary_key.first();
+        key.and_then(|key| sink.column(key))
+            .map_or(KeyKind::Text, |column| KeyKind::of_type(&column.key_type))
+    }
+
+    fn kind(&self, table: &Configured) -> Kind {
+        if table.is_static || table.scope == Edge::Root {
+            Kind::Spine
+        } else if self.graph.has_children(&table.name) {
+            let mut children = self.graph.children(&table.name).into_iter();
+            let enforced = children.all(|(child, _)| self.enforced.contains(&child.name));
+            Kind::Parent { enforced }
+        } else {
+            Kind::Leaf
+        }
+    }
+
+    /// Those of this store; the children of the spine may live in others and are never taken along.
+    fn children(&self, table: &Configured) -> Vec<Child> {
+        let children = self.graph.children(&table.name).into_iter();
+        children
+            .filter_map(|(child, edge)| {
+                let relation = self.source.relation(&child.name)?;
+                let mut columns = relation.given_columns();
+                Some(Child {
+                    table: *self.index.get(&child.name)?,
+                    column: columns.position(|column| column.name == edge.column)?,
+                })
+            })
+            .collect()
+    }
+
+    /// As [`Scope::predicate`], but correlated: a semi-join inside ON CONFLICT would read the
+    /// whole parent for one row.
+    fn condition(
+        &self,
+        table: &TableName,
+        alias: &str,
+        depth: usize,
+    ) -> Result<String, StreamError> {
+        let term = self.scope.term(table)?;
+        let Term::Within {
+            column,
+            parent,
+            parent_key,
+        } = term
+        else {
+            return Ok(format!("{alias}.{}", term.comparison().unwrap_or_default()));
+        };
+        let inner = format!("p{depth}");
+        Ok(format!(
+            "exists (select from {} as {inner} where {inner}.{} = {alias}.{} and {})",
+            qualified(parent),
+            quote_ident(parent_key),
+            quote_ident(&column.name),
+            self.condition(parent, &inner, depth + 1)?
+        ))
+    }
+}
+
+/// The columns that the source sends, with what the sink has of them.
+fn columns(
+    table: &Configured,
+    source: &Relation,
+    sink: &Relation,
+) -> Result<Vec<Column>, StreamError> {
+    let column = |given: &catalog::Column| {
+        let there = sink
+            .column(&given.name)
+            .filter(|column| column.generated == Generated::No)
+            .ok_or_else(|| {
+                let detail = format!("the sink has no column {}", given.name);
+                Finding::with(&table.name, Reason::SchemaChanged, detail)
+            })?;
+        Ok(Column {
+            name: given.name.clone(),
+            sink_type: there.type_name.clone(),
+            in_key: table.primary_key.contains(&given.name),
+            in_identity: source.identity_covers(&given.name),
+            identity_always: there.identity == Identity::Always,
+        })
+    };
+    source.given_columns().map(column).collect()
+}
+
+fn identity_letter(identity: &ReplicaIdentity) -> char {
+    match identity {
+        ReplicaIdentity::Default => 'd',
+        ReplicaIdentity::Full => 'f',
+        ReplicaIdentity::Index { .. } => 'i',
+        ReplicaIdentity::Nothing => 'n',
+    }
+}
+
+/// The tables whose scope edge is a foreign key that the source enforces: none of its rows can
+/// have come before, or can outlive, the parent.
+async fn enforced_edges(
+    source: &Client,
+    tables: &[&Configured],
+    catalog: &Catalog,
+) -> Result<BTreeSet<TableName>, Error> {
+    let doing = "read the source's foreign keys";
+    let rows = source
+        .query(
+            "select c.conrelid, c.confrelid, a.attname
+             from pg_catalog.pg_constraint c
+             join pg_catalog.pg_attribute a on a.attrelid = c.conrelid and a.attnum = c.conkey[1]
+             where c.contype = 'f' and c.convalidated and array_length(c.conkey, 1) = 1
+               and not exists (select from pg_catalog.pg_trigger tg
+                               where tg.tgconstraint = c.oid and tg.tgenabled = 'D')",
+            &[],
+        )
+        .await
+        .doing(doing)?;
+    let mut keys: BTreeSet<(u32, u32, String)> = BTreeSet::new();
+    for row in rows {
+        keys.insert((
+            row.try_get(0).doing(doing)?,
+            row.try_get(1).doing(doing)?,
+            row.try_get(2).doing(doing)?,
+        ));
+    }
+    let is_enforced = |table: &&&Configured| {
+        let edge = table.scope_edge()?;
+        let child = catalog.relation(&table.name)?.oid;
+        let parent = catalog.relation(&edge.parent)?.oid;
+        Some(keys.contains(&(child, parent, edge.column.clone())))
+    };
+    Ok(tables
+        .iter()
+        .filter(|table| is_enforced(table).unwrap_or(false))
+        .map(|table| table.name.clone())
+        .collect())
+}

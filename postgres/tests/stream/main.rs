@@ -1,0 +1,8 @@
+//! What the stream of a store promises, on real servers.
+
+#![allow(clippy::unwrap_used)] // also in what the tests share
+
+mod lifecycle;
+mod rows;
+mod tail;
+mod world;

@@ -1,0 +1,387 @@
+//! Every kind of change, and whose row it is before and after.
+
+use monarch_harness::PgVersion;
+use monarch_postgres::stream::Reason;
+
+use crate::world::{LARGE, World, one};
+
+/// Guards promise 1: what the organization does on the source is on the sink, and only that.
+#[tokio::test]
+async fn the_organizations_changes_arrive_and_others_do_not() {
+    for (source, sink) in [
+        (PgVersion::V15, PgVersion::V14),
+        (PgVersion::V17, PgVersion::V17),
+    ] {
+        let world = World::between(source, sink).await;
+        let report = world
+            .follows(&[
+                "insert into \"group\" (id, project_id, title) overriding system value
+                   values (150, 10, 'new'), (250, 20, 'foreign')",
+                "insert into event values (1500, 150, 'x', 'y'), (2500, 250, 'x', 'y')",
+                "update event set label = label || ' changed' where id in (1001, 2001)",
+                "update member set role = 'owner'",
+                "delete from event where id in (1002, 2002)",
+                "delete from reply where id in ('1-1', '2-1')",
+                "insert into member values (1, 'new', null), (2, 'new', null)",
+                "update organization set name = name || '!'",
+                "update project set name = 'renamed'",
+            ])
+            .await;
+        assert!(report.changes >= 10, "{report:?}");
+    }
+}
+
+/// Guards promise 3: an unchanged value that the log leaves out is kept, under any identity.
+#[tokio::test]
+async fn an_unchanged_value_out_of_line_is_kept() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "update event set label = 'seen' where id = 1003",
+            "update audit set label = 'seen' where id in (1001, 2001)",
+        ])
+        .await;
+    let length: i32 = one(
+        &world.sink,
+        "select length(body) from event where id = 1003",
+    )
+    .await;
+    assert!(length > 10_000);
+}
+
+/// A leaf that leaves is taken away, whether its edge leads elsewhere or nowhere.
+#[tokio::test]
+async fn a_leaf_that_leaves_is_gone() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "update event set group_id = 201 where id = 1001",
+            "update event set group_id = null where id = 1002",
+            "update audit set project_id = 20 where id = 1001",
+            "update audit set project_id = null where id = 1002",
+            "update member set organization_id = 2, email = 'moved' where email = 'a@b.example'
+               and organization_id = 1",
+        ])
+        .await;
+    let gone: i64 = one(
+        &world.sink,
+        "select count(*) from event where id in (1001, 1002)",
+    )
+    .await;
+    assert_eq!(gone, 0);
+}
+
+/// A leaf that enters is there, whole, where the log has all of it; else the move fails by name.
+#[tokio::test]
+async fn a_leaf_that_enters_is_whole_or_the_move_fails() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "update event set group_id = 101, label = 'in', body = 'short' where id = 2001",
+            // Replica identity FULL: the old row has what the new one leaves out.
+            "update audit set project_id = 10 where id = 2001",
+            "insert into event values (3000, null, 'nobody', 's')",
+            "update event set group_id = 102 where id = 3000",
+        ])
+        .await;
+    let failed = world
+        .fails(&["update event set group_id = 101, label = 'in too' where id = 2002"])
+        .await;
+    assert_eq!(failed, ("event".to_owned(), Reason::IncompleteRow));
+    world.assert_others_untouched().await;
+}
+
+/// Keys change in place, also within one transaction and next to values out of line.
+#[tokio::test]
+async fn a_changed_key_is_one_row() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "update event set id = 1900 where id = 1001",
+            "begin; insert into event values (1901, 101, 'fresh', 'b');
+             update event set id = 1902 where id = 1901;
+             update event set id = 1903, label = 'third' where id = 1902; commit",
+            "update audit set id = 1900 where id = 1001",
+            "update reply set id = '1-new' where id = '1-2'",
+            "update thread set id = '00000000-0000-4000-8000-00000000aaaa' where id in
+               (select t.id from thread t where not exists
+                 (select from reply r where r.thread_id = t.id))",
+        ])
+        .await;
+}
+
+/// A parent's key changes with its children, by the foreign key.
+#[tokio::test]
+async fn a_parents_changed_key_takes_its_children_along() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "insert into thread values ('00000000-0000-4000-8000-00000000bbbb', 104, 'lone')",
+            "update thread set id = '00000000-0000-4000-8000-00000000cccc'
+               where id = '00000000-0000-4000-8000-00000000bbbb'",
+            "insert into reply values ('1-cc', '00000000-0000-4000-8000-00000000cccc', 'r')",
+        ])
+        .await;
+    assert_eq!(
+        world
+            .fails(&["update topic set id = 199 where id = 101"])
+            .await,
+        ("topic".to_owned(), Reason::ParentRekeyed)
+    );
+}
+
+/// A parent that is deleted or moved out takes its subtree along; what its children do later is
+/// none of ours.
+#[tokio::test]
+async fn a_parent_that_leaves_takes_its_subtree_along() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "delete from \"group\" where id = 101",
+            "update \"group\" set project_id = 20 where id = 102",
+            "update event set label = label || ' later' where group_id = 102",
+            "delete from reply where thread_id in (select id from thread where group_id = 102)",
+            "update \"group\" set project_id = null where id = 103",
+            // Without a foreign key the children stay behind.
+            "delete from topic where id = 101",
+            "update post set body = 'orphan' where topic_id = 101",
+        ])
+        .await;
+    let left: i64 = one(
+        &world.sink,
+        "select count(*) from event where group_id in (101, 102, 103)",
+    )
+    .await;
+    assert_eq!(left, 0);
+    let orphans: i64 = one(
+        &world.sink,
+        "select count(*) from post where topic_id = 101",
+    )
+    .await;
+    assert_eq!(orphans, 0);
+}
+
+/// Children that are moved elsewhere in the transaction that deletes their parent keep what the
+/// log does not repeat.
+#[tokio::test]
+async fn a_child_that_is_moved_before_its_parent_goes_is_kept() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "begin; update event set group_id = 102, label = 'moved ' || id where group_id = 101;
+             delete from \"group\" where id = 101; commit",
+            "begin; alter table \"group\" disable trigger all;
+             delete from \"group\" where id = 103;
+             update event set group_id = 102, label = 'saved ' || id where group_id = 103;
+             delete from thread where group_id = 103;
+             alter table \"group\" enable trigger all; commit",
+        ])
+        .await;
+    let saved: i64 = one(
+        &world.sink,
+        "select count(*) from event where length(body) > 10000 and group_id = 102",
+    )
+    .await;
+    assert_eq!(saved, 15);
+}
+
+/// A parent that enters by UPDATE brings children that no change tells of: the move fails by name.
+#[tokio::test]
+async fn a_parent_that_enters_fails_the_move() {
+    let world = World::new().await;
+    assert_eq!(
+        world
+            .fails(&["update \"group\" set project_id = 10 where id = 201"])
+            .await,
+        ("group".to_owned(), Reason::ParentEntered)
+    );
+    world.assert_others_untouched().await;
+}
+
+/// Scope is decided at the commit: a child may come before its parent in one transaction, at any
+/// depth, and be changed or deleted meanwhile.
+#[tokio::test]
+async fn a_child_may_come_before_its_parent_in_one_transaction() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "begin; set constraints all deferred;
+             insert into reply values
+               ('1-early', '00000000-0000-4000-8000-00000000eeee', 'r'),
+               ('1-gone', '00000000-0000-4000-8000-00000000eeee', 'r');
+             insert into thread values ('00000000-0000-4000-8000-00000000eeee', 160, 'early');
+             insert into event values (1600, 160, 'early', 'b'), (1601, 160, 'gone', 'b');
+             update event set label = 'earlier' where id = 1600;
+             update reply set body = 'changed' where id = '1-early';
+             delete from event where id = 1601;
+             delete from reply where id = '1-gone';
+             insert into \"group\" (id, project_id, title) overriding system value
+               values (160, 11, 'late');
+             insert into event values (1602, 160, 'after', 'b'); commit",
+            "begin; insert into post values (1900, 190, 'early');
+             insert into topic values (190, 10, 'late'); commit",
+        ])
+        .await;
+    let early: i64 = one(
+        &world.sink,
+        "select count(*) from event where id in (1600, 1602)",
+    )
+    .await;
+    assert_eq!(early, 2);
+}
+
+/// Without a foreign key a child may have come before its parent, and was passed over: the move
+/// fails by name.
+#[tokio::test]
+async fn a_child_committed_before_its_parent_fails_the_move() {
+    let world = World::new().await;
+    assert_eq!(
+        world
+            .fails(&[
+                "insert into post values (1900, 190, 'early')",
+                "insert into topic values (190, 10, 'late')",
+            ])
+            .await,
+        ("topic".to_owned(), Reason::ChildBeforeParent)
+    );
+}
+
+/// What a savepoint took back is never seen, in a small and in a streamed transaction.
+#[tokio::test]
+async fn what_a_savepoint_took_back_is_never_seen() {
+    let world = World::new().await;
+    world
+        .on_source("set logical_decoding_work_mem = '64kB'")
+        .await;
+    world
+        .follows(&[
+            "begin; insert into event values (1800, 101, 'kept', 'b'); savepoint a;
+             insert into event values (1801, 101, 'lost', 'b'); rollback to a;
+             insert into event values (1802, 101, 'kept too', 'b'); commit",
+        ])
+        .await;
+}
+
+/// The static spine does not change during a move; what another tenant does with theirs is fine.
+#[tokio::test]
+async fn a_change_of_the_static_spine_fails_the_move() {
+    let fatal = |table: &str| (table.to_owned(), Reason::StaticSpineChanged);
+    let world = World::new().await;
+    world
+        .follows(&[
+            "insert into project values (29, 2, 'foreign')",
+            "update project set organization_id = null where id = 29",
+            "delete from project where id = 29",
+        ])
+        .await;
+    for sql in [
+        "insert into project values (12, 1, 'third')",
+        "update project set organization_id = 1 where id = 21",
+        "update project set organization_id = 2 where id = 11",
+        "delete from project where id = 12",
+    ] {
+        let world = World::new().await;
+        if sql.starts_with("delete") {
+            world
+                .on_source("alter table \"group\" drop constraint group_project_id_fkey")
+                .await;
+            let failed = world.fails(&["delete from project where id = 10"]).await;
+            assert_eq!(failed, fatal("project"));
+        } else {
+            assert_eq!(world.fails(&[sql]).await, fatal("project"), "{sql}");
+        }
+        world.assert_others_untouched().await;
+    }
+}
+
+#[tokio::test]
+async fn a_truncate_fails_the_move() {
+    let world = World::new().await;
+    assert_eq!(
+        world.fails(&["truncate post"]).await,
+        ("post".to_owned(), Reason::Truncated)
+    );
+}
+
+/// A changed table is noticed before a row of it lands.
+#[tokio::test]
+async fn a_changed_table_fails_the_move() {
+    for sql in [
+        "alter table post add extra text default 'x'; insert into post values (1901, 101, 'b')",
+        "alter table post drop body; insert into post values (1901, 101)",
+        "alter table post rename body to text; insert into post values (1901, 101, 'b')",
+        "alter table post alter body type varchar; insert into post values (1901, 101, 'b')",
+        "alter table post replica identity full; insert into post values (1901, 101, 'b')",
+    ] {
+        let world = World::new().await;
+        let mut mover = world.start();
+        world.settle(&mut mover).await;
+        world.on_source(sql).await;
+        let ended = mover.ended().await;
+        assert!(ended.to_string().starts_with("post: "), "{sql}: {ended}");
+        let landed: i64 = one(&world.sink, "select count(*) from post where id = 1901").await;
+        assert_eq!(landed, 0);
+    }
+}
+
+/// Guards promise 1: a key that another tenant holds on the sink fails the move, and stays theirs.
+#[tokio::test]
+async fn another_tenants_key_is_never_overwritten() {
+    let world = World::new().await;
+    let before: String = one(&world.sink, "select label from event where id = 9001").await;
+    assert_eq!(
+        world
+            .fails(&["insert into event values (9001, 101, 'ours', 'b')"])
+            .await,
+        ("event".to_owned(), Reason::KeyTakenByOtherTenant)
+    );
+    let after: String = one(&world.sink, "select label from event where id = 9001").await;
+    assert_eq!(after, before);
+    world.assert_others_untouched().await;
+}
+
+/// Guards promise 1: a foreign row with a key that another tenant holds on the sink is not ours to
+/// delete there.
+#[tokio::test]
+async fn a_foreign_delete_deletes_nothing() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "insert into event values (9001, 201, 'theirs', 'b')",
+            "update event set group_id = 202 where id = 9001",
+            "delete from event where id = 9001",
+        ])
+        .await;
+}
+
+/// A row that must be there and is not ends the move: the sink is not what it seems.
+#[tokio::test]
+async fn a_row_that_is_missing_on_the_sink_fails_the_move() {
+    let world = World::new().await;
+    world
+        .sink
+        .batch_execute("delete from audit where id = 1003")
+        .await
+        .unwrap();
+    assert_eq!(
+        world.fails(&["delete from audit where id = 1003"]).await,
+        ("audit".to_owned(), Reason::RowMissing)
+    );
+}
+
+/// Values keep their text through every type that Postgres prints.
+#[tokio::test]
+async fn odd_texts_arrive_as_they_are() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            r"insert into reply values (E'1-\\ ''q'' \u00e4 \U0001F600',
+                '00000000-0000-4000-8000-000000000101', E'tab\tline\n\\.\nback\\slash')",
+            "insert into reply values ('1-empty', '00000000-0000-4000-8000-000000000101', '')",
+            &format!(
+                "insert into reply values ('1-large', '00000000-0000-4000-8000-000000000101',
+                   {LARGE} || {LARGE})"
+            ),
+        ])
+        .await;
+}
