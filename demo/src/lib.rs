@@ -11,6 +11,7 @@ pub mod observe;
 mod operator;
 mod organization;
 mod population;
+mod show;
 mod tables;
 mod traffic;
 
@@ -19,5 +20,6 @@ pub use fleet::{Cell, Fleet, Hosts, Place};
 pub use operator::{Operator, Said};
 pub use organization::Organization;
 pub use population::{number_on, populate};
+pub use show::{Options, show};
 pub use tables::{ScopedTable, tables};
 pub use traffic::{Tally, Traffic};

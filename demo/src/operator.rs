@@ -17,10 +17,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Who works with a fleet: the programs, and the environment they are run in.
 #[derive(Debug)]
 pub struct Operator<'a> {
-    fleet: &'a Fleet,
     temporal: &'a Temporal,
     namespace: String,
     monarch: PathBuf,
+    environment: Vec<(&'static str, String)>,
     ledger: Client,
 }
 
@@ -66,30 +66,31 @@ impl<'a> Operator<'a> {
     ///
     /// When the ledger's database cannot be reached.
     pub async fn new(
-        fleet: &'a Fleet,
+        fleet: &Fleet,
         temporal: &'a Temporal,
         namespace: String,
         monarch: PathBuf,
     ) -> Result<Self> {
+        let path = |path: PathBuf| path.display().to_string();
+        let environment = vec![
+            ("MONARCH_MANIFEST", path(fleet.manifest_file())),
+            ("MONARCH_FLEET", path(fleet.fleet_file())),
+            ("TEMPORAL_ADDRESS", temporal.address()),
+            ("TEMPORAL_NAMESPACE", namespace.clone()),
+        ];
         Ok(Self {
-            fleet,
             temporal,
             namespace,
             monarch,
+            environment,
             ledger: fleet.ledger().await?,
         })
     }
 
     /// The variables that `monarch` and `temporal` are run with.
     #[must_use]
-    pub fn environment(&self) -> [(&'static str, String); 4] {
-        let path = |path: PathBuf| path.display().to_string();
-        [
-            ("MONARCH_MANIFEST", path(self.fleet.manifest_file())),
-            ("MONARCH_FLEET", path(self.fleet.fleet_file())),
-            ("TEMPORAL_ADDRESS", self.temporal.address()),
-            ("TEMPORAL_NAMESPACE", self.namespace.clone()),
-        ]
+    pub fn environment(&self) -> &[(&'static str, String)] {
+        &self.environment
     }
 
     /// Starts `monarch worker` for every queue.
@@ -99,6 +100,16 @@ impl<'a> Operator<'a> {
     /// When no process can be made.
     pub fn worker(&self) -> Result<Program> {
         Program::start("worker", self.command().arg("worker"))
+    }
+
+    /// Makes the ledger's schema.
+    ///
+    /// # Errors
+    ///
+    /// When `monarch ledger init` fails.
+    pub async fn make_ledger(&self) -> Result<()> {
+        let made = self.monarch(["ledger", "init"]).await?;
+        made.success().context("monarch ledger init").map(drop)
     }
 
     /// Runs `monarch` to its end.
@@ -131,6 +142,16 @@ impl<'a> Operator<'a> {
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<Said> {
         Ok(said(&self.temporal.cli(&self.namespace, arguments).await?))
+    }
+
+    /// Connects to the ledger again, after its server was away.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be reached.
+    pub async fn reconnect(&mut self, fleet: &Fleet) -> Result<()> {
+        self.ledger = fleet.ledger().await?;
+        Ok(())
     }
 
     /// Reads one text from the ledger; nothing where the query finds no row, or null.
@@ -248,7 +269,7 @@ impl<'a> Operator<'a> {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.monarch);
-        command.envs(self.environment());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }

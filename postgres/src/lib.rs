@@ -8,6 +8,7 @@ pub mod drain;
 mod error;
 pub mod evict;
 pub mod pgoutput;
+pub mod preflight;
 pub mod publication;
 pub mod replication;
 pub mod scope;

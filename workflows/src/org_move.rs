@@ -1,6 +1,6 @@
 //! The walk of one organization from its source cell to its sink cell.
 //!
-//! Three parts run side by side until the flip, joined in [`before_flip`]: the *movers* (one loop a
+//! Three parts run side by side until the flip, joined in `before_flip`: the *movers* (one loop a
 //! unit: snapshot, then stream, with pause and starting over), the *steering* (an operator's or the
 //! automatic cut-over, the drain with its deadline), and whatever interrupts them (an abort, a
 //! cancellation, a fatal finding). They talk through the workflow's state alone. What follows is

@@ -66,6 +66,38 @@ async fn a_reader_of_the_journal_misses_nothing() {
     }
 }
 
+/// Guards the same where it is decided: while one writer is about to write, the next waits for the
+/// move, not beside it, so that a later id is never committed before an earlier one.
+#[tokio::test]
+async fn writers_of_one_journal_take_turns() {
+    for version in VERSIONS {
+        let (mut fixture, id) = Fixture::with_move(version).await;
+        let lock = fixture.admin.transaction().await.unwrap();
+        lock.batch_execute("lock table monarch_ledger.move_event in exclusive mode")
+            .await
+            .unwrap();
+        let writers = ["one", "other"].map(|kind| {
+            let ledger = fixture.ledger.clone();
+            tokio::spawn(async move { ledger.note(id, None, kind, json!({})).await })
+        });
+        let waiting = "select starts_with(query, 'select phase from monarch_ledger.move')
+                         from pg_stat_activity
+                        where datname = current_database() and wait_event_type = 'Lock'";
+        let rows = loop {
+            let rows = fixture.watcher.query(waiting, &[]).await.unwrap();
+            if rows.len() == 2 {
+                break rows;
+            }
+        };
+        let for_the_move = rows.iter().filter(|row| row.get(0)).count();
+        assert_eq!(for_the_move, 1);
+        lock.rollback().await.unwrap();
+        for writer in writers {
+            writer.await.unwrap().unwrap();
+        }
+    }
+}
+
 /// Guards promise 4: an activity that runs again tells the same once.
 #[tokio::test]
 async fn a_repeated_note_is_written_once() {

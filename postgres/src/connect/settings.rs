@@ -131,3 +131,53 @@ pub(crate) fn later_settings(settings: &[Setting], major: u32) -> String {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoint, Refusal, ServerError};
+
+    fn refused(sqlstate: &str) -> Error {
+        Error::Connect {
+            endpoint: Endpoint {
+                host: "db.test".to_owned(),
+                port: 5432,
+            },
+            earlier: Vec::new(),
+            source: ServerError::Refused(Box::new(Refusal {
+                code: SqlState::from_code(sqlstate),
+                schema: None,
+                table: None,
+                column: None,
+                constraint: None,
+            })),
+        }
+    }
+
+    /// A role's `transaction_timeout` of a millisecond may strike before a statement lifts it.
+    #[test]
+    fn a_timeout_that_strikes_at_once_is_lifted_in_the_startup_packet() {
+        let mut settings = canonical(&SessionPurpose::writer("w"));
+        let lifted = |settings: &[Setting]| {
+            startup_options(None, settings).contains("-c transaction_timeout=0")
+        };
+        assert!(!told_early_by(&refused("28P01"), &mut settings));
+        assert!(!lifted(&settings));
+        assert!(told_early_by(&refused("25P04"), &mut settings));
+        assert!(lifted(&settings));
+        assert_eq!(later_settings(&settings, 17), "");
+        // Once is enough: the second refusal is the answer.
+        assert!(!told_early_by(&refused("25P04"), &mut settings));
+    }
+
+    #[test]
+    fn our_settings_stand_behind_the_connection_strings_own() {
+        let settings = canonical(&SessionPurpose::writer("w").with("search_path", r"a b\c"));
+        let options = startup_options(Some("-c datestyle=SQL"), &settings);
+        assert!(options.starts_with("-c datestyle=SQL -c "), "{options}");
+        assert!(options.contains(r"-c search_path=a\ b\\c"), "{options}");
+        assert!(!options.contains("idle_session_timeout"), "{options}");
+        assert!(later_settings(&settings, 14).contains("set idle_session_timeout = '0';"));
+        assert!(!later_settings(&settings, 16).contains("transaction_timeout"));
+    }
+}

@@ -396,4 +396,21 @@ mod tests {
             assert!(!names_host(name, host), "{name} was taken for {host}");
         }
     }
+
+    /// A certificate that is trusted as it is has no chain whose dates would be checked.
+    #[test]
+    fn a_trusted_certificate_expires_all_the_same() {
+        let mut params = rcgen::CertificateParams::new(vec!["db.test".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let at = |unix_s| {
+            let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(unix_s));
+            check_dates(certificate.der(), now)
+        };
+        assert_eq!(at(900_000_000), Err(CertificateError::NotValidYet.into()));
+        assert_eq!(at(1_000_000_000), Ok(()));
+        assert_eq!(at(1_100_000_000), Err(CertificateError::Expired.into()));
+    }
 }

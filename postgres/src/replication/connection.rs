@@ -144,8 +144,9 @@ impl ReplicationConnection {
     /// Makes a pgoutput slot and exports the snapshot of its consistent point.
     ///
     /// The server waits until every transaction that was writing when it began has ended; that can
-    /// take as long as they do. To give up, use the [canceller](Self::canceller) or drop the future
-    /// and the connection with it; nothing is left of the slot then.
+    /// take as long as they do, and a walsender that waits does not notice that its client is gone.
+    /// Dropping the future therefore asks the server to give up too, which leaves no slot unless it
+    /// was being finished at that very moment: whoever gives up a permanent slot drops it by name.
     ///
     /// # Errors
     ///
@@ -160,7 +161,9 @@ impl ReplicationConnection {
             "CREATE_REPLICATION_SLOT {}{temporary} LOGICAL pgoutput (SNAPSHOT 'export')",
             quote_ident(slot)
         );
+        let waiting = CancelOnDrop(Some(self.canceller()));
         let rows = self.command(&command).await;
+        waiting.disarm();
         rows.and_then(|rows| {
             let [slot, consistent_point, snapshot] = only_row(rows)?;
             Ok(ExportedSlot {
@@ -294,6 +297,32 @@ impl ExportedSlot {
                 Ok(_) => {}
                 Err(error) => return error,
             }
+        }
+    }
+}
+
+/// Asks the server to give up a command whose future is dropped.
+struct CancelOnDrop(Option<Canceller>);
+
+impl CancelOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        let Some(canceller) = self.0.take() else {
+            return;
+        };
+        // Without a runtime the process is at its end, and takes its sockets with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = canceller.cancel().await {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, "a slot's creation was given up and not cancelled");
+                }
+            });
         }
     }
 }

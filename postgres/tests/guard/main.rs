@@ -6,6 +6,7 @@
 mod cells;
 mod drain;
 mod evict;
+mod preflight;
 mod scrub;
 mod sequences;
 mod verify;

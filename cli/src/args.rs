@@ -1,0 +1,192 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use monarch_model::{MoveId, OrgId};
+
+use crate::command::{completions, config_check, histories_save, ledger_init, move_, worker};
+use crate::console::Output;
+use crate::exit::Exit;
+
+/// Moves one organization, live, from one cell to another.
+#[derive(Debug, Parser)]
+#[command(name = "monarch", version, after_long_help = after_long_help())]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// What is moved: the tables and how they hang together
+    #[arg(long, global = true, value_name = "FILE", env = "MONARCH_MANIFEST")]
+    #[arg(hide_env_values = true, default_value = "manifest.yaml")]
+    pub(crate) manifest: PathBuf,
+    /// Between what: the cells, the ledger, the routing
+    #[arg(long, global = true, value_name = "FILE", env = "MONARCH_FLEET")]
+    #[arg(hide_env_values = true, default_value = "fleet.yaml")]
+    pub(crate) fleet: PathBuf,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The two files of the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// The ledger, where Monarch keeps what it knows of its moves
+    #[command(subcommand)]
+    Ledger(Ledger),
+    /// Hosts moves, until it is told to stop
+    Worker(worker::Arguments),
+    /// Starts, watches and steers a move
+    #[command(subcommand)]
+    Move(move_::Command),
+    /// Histories of workflows, for replay
+    #[command(subcommand)]
+    Histories(Histories),
+    /// Prints a script that completes commands in a shell
+    Completions(completions::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Reads both files and reports every fault at once
+    Check(config_check::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ledger {
+    /// Makes the ledger's schema, or brings it up to date
+    Init(ledger_init::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Histories {
+    /// Saves the history of a workflow in the form that replay reads
+    Save(histories_save::Arguments),
+}
+
+/// An organization.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Organization {
+    /// The organization: the key of its root row, an integer, a uuid or text
+    #[arg(long, value_name = "ID")]
+    pub(crate) org: OrgId,
+}
+
+/// A move to look at; the live one unless another is named.
+#[derive(Debug, Clone, Args)]
+#[group(multiple = false)]
+pub(crate) struct Which {
+    /// The newest move of this organization
+    #[arg(long, value_name = "ID")]
+    pub(crate) org: Option<OrgId>,
+    /// The move of this id
+    #[arg(long = "move", value_name = "UUID")]
+    pub(crate) move_id: Option<MoveId>,
+}
+
+fn after_long_help() -> String {
+    format!(
+        "Temporal is reached as its own command does: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,\n\
+         TEMPORAL_API_KEY, TEMPORAL_TLS…, or a profile (TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE).\n\n\
+         A move, by hand:\n  \
+         monarch config check\n  \
+         monarch ledger init\n  \
+         monarch worker &\n  \
+         monarch move start --org 1\n  \
+         monarch move watch --org 1\n  \
+         monarch move cut-over --org 1 --writes-stopped\n  \
+         monarch move evict --org 1\n\n\
+         {}",
+        Exit::described()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    /// The help is what an operator finds at three in the morning: a change of it is seen.
+    #[test]
+    fn the_long_help_tells_the_commands_and_the_exit_status() {
+        let help = Arguments::command().term_width(100).render_long_help();
+        let help = help.to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r"
+        Moves one organization, live, from one cell to another
+
+        Usage: monarch [OPTIONS] <COMMAND>
+
+        Commands:
+          config       The two files of the configuration
+          ledger       The ledger, where Monarch keeps what it knows of its moves
+          worker       Hosts moves, until it is told to stop
+          move         Starts, watches and steers a move
+          histories    Histories of workflows, for replay
+          completions  Prints a script that completes commands in a shell
+          help         Print this message or the help of the given subcommand(s)
+
+        Options:
+              --manifest <FILE>
+                  What is moved: the tables and how they hang together
+
+                  [env: MONARCH_MANIFEST]
+                  [default: manifest.yaml]
+
+              --fleet <FILE>
+                  Between what: the cells, the ledger, the routing
+
+                  [env: MONARCH_FLEET]
+                  [default: fleet.yaml]
+
+              --output <OUTPUT>
+                  How results are printed
+
+                  Possible values:
+                  - text: For people
+                  - json: One JSON document, for programs
+
+                  [default: text]
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+          -V, --version
+                  Print version
+
+        Temporal is reached as its own command does: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
+        TEMPORAL_API_KEY, TEMPORAL_TLS…, or a profile (TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE).
+
+        A move, by hand:
+          monarch config check
+          monarch ledger init
+          monarch worker &
+          monarch move start --org 1
+          monarch move watch --org 1
+          monarch move cut-over --org 1 --writes-stopped
+          monarch move evict --org 1
+
+        Exit status:
+          0  done as asked
+          1  failed, or forbidden by what was found; a watched move did not finalize
+          2  the command line or the configuration cannot be used
+          3  refused: the move or the ledger is not in a state for it
+          4  Temporal, the ledger or a database was not reached
+        ");
+    }
+}

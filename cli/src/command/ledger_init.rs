@@ -1,0 +1,28 @@
+//! `monarch ledger init`
+
+use clap::Args;
+use monarch_ledger::worker_grants;
+use serde_json::json;
+
+use crate::console;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Also print the grants that a role of this name needs to work with the ledger
+    #[arg(long, value_name = "ROLE")]
+    grants_for: Option<String>,
+}
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let version = context.ledger()?.init().await?;
+    let grants = arguments.grants_for.as_deref().map(worker_grants);
+    let result = json!({ "schema_version": version, "grants": grants });
+    console::show(context.output(), &result, |_| {
+        let made = format!("the ledger's schema is at version {version}");
+        grants.map_or(made.clone(), |grants| format!("-- {made}\n{grants}"))
+    })?;
+    Ok(Exit::Done)
+}

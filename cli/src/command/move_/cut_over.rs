@@ -1,0 +1,92 @@
+//! `monarch move cut-over`
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use monarch_workflows::OrgMove;
+use monarch_workflows::input::CutOver;
+use monarch_workflows::org_move::CutOverAnswer;
+use temporalio_client::WorkflowExecuteUpdateOptions;
+
+use crate::args::Organization;
+use crate::console::{self, plain};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::org_move;
+use crate::units_of_measure::duration;
+
+/// Refused, with every reason, while a store is not ready. If the drain does not succeed within
+/// the longest write pause, the organization writes on the source again.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    organization: Organization,
+    /// Your word that the organization's writes are stopped and that you will change the routing;
+    /// needed where the fleet has no `control`
+    #[arg(long)]
+    writes_stopped: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let client = context.temporal().await?;
+    let handle = org_move::handle(&client, &arguments.organization.org);
+    let request = CutOver {
+        writes_stopped: arguments.writes_stopped,
+    };
+    let answer = handle
+        .execute_update(
+            OrgMove::cut_over,
+            request,
+            WorkflowExecuteUpdateOptions::default(),
+        )
+        .await
+        .map_err(|error| org_move::update_failure(&handle.info().workflow_id, error))?;
+    console::show(context.output(), &answer, text)?;
+    Ok(if answer.refusals.is_empty() {
+        Exit::Done
+    } else {
+        Exit::NotReady
+    })
+}
+
+fn text(answer: &CutOverAnswer) -> String {
+    let mut text = String::new();
+    if answer.refusals.is_empty() {
+        text.push_str("cut over");
+        if let Some(pause) = answer.write_pause {
+            let _ = write!(text, "; writes were paused for {}", duration(pause));
+        }
+        return text;
+    }
+    text.push_str("not cut over:\n");
+    for refusal in &answer.refusals {
+        let _ = writeln!(text, "  {}", plain(refusal));
+    }
+    if let Some(phase) = answer.phase {
+        let _ = write!(text, "the move is {phase}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use monarch_model::Phase;
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_a_line_of_its_own() {
+        let answer = CutOverAnswer {
+            phase: Some(Phase::Active),
+            write_pause: None,
+            refusals: vec!["default: lags".to_owned(), "events: stale".to_owned()],
+        };
+        insta::assert_snapshot!(text(&answer), @r"
+        not cut over:
+          default: lags
+          events: stale
+        the move is active
+        ");
+    }
+}

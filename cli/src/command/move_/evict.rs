@@ -1,0 +1,46 @@
+//! `monarch move evict`
+
+use clap::Args;
+use monarch_workflows::OrgMove;
+use monarch_workflows::input::Evict;
+use temporalio_client::WorkflowExecuteUpdateOptions;
+
+use crate::args::Organization;
+use crate::console;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::org_move;
+
+/// Refused while the organization's slots live, and when a change came to the source behind the
+/// barrier.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    organization: Organization,
+    /// Your word that the changes behind the barrier were carried over by hand, so that they may
+    /// be deleted from the source
+    #[arg(long)]
+    accept_late_changes: bool,
+}
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let org = &arguments.organization.org;
+    let client = context.temporal().await?;
+    let handle = org_move::handle(&client, org);
+    let request = Evict {
+        accept_late_changes: arguments.accept_late_changes,
+    };
+    let status = handle
+        .execute_update(
+            OrgMove::evict,
+            request,
+            WorkflowExecuteUpdateOptions::default(),
+        )
+        .await
+        .map_err(|error| org_move::update_failure(&handle.info().workflow_id, error))?;
+    console::show(context.output(), &status, |_| {
+        format!("asked to evict; see it end with `monarch move watch --org {org}`")
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,234 @@
+//! `monarch move start`
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use monarch_ledger::{Ledger, Move};
+use monarch_model::{CellName, OrgId};
+use monarch_workflows::input::{CutOverPolicy, EvictionPolicy, OrgMoveInput};
+use monarch_workflows::org_move::workflow_id;
+use monarch_workflows::{OrgMove, queue};
+use serde::Serialize;
+use temporalio_client::{
+    Client, WorkflowIdConflictPolicy, WorkflowIdReusePolicy, WorkflowStartOptions,
+};
+use temporalio_common::data_converters::{PayloadConverter, RawValue};
+use tokio::time::Instant;
+
+use super::watch;
+use crate::args::{Organization, Which};
+use crate::console::{self, Output};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::org_move::{self, Handle, Liveness};
+
+/// How long to wait for the move to be registered before the command says how to watch it.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    organization: Organization,
+    /// The cell that it leaves; `from` of the fleet unless given
+    #[arg(long, value_name = "CELL")]
+    from: Option<CellName>,
+    /// The cell that it goes to; `to` of the fleet unless given
+    #[arg(long, value_name = "CELL")]
+    to: Option<CellName>,
+    /// Who decides that it cuts over
+    #[arg(long, value_enum, value_name = "WHO", default_value = "manual")]
+    cut_over: WhoCutsOver,
+    /// When the source is evicted: `manual`, `now` (after the flip), or `after=SECONDS`
+    #[arg(long, value_name = "WHEN", default_value = "manual", value_parser = eviction)]
+    eviction: EvictionPolicy,
+    /// The longest time from fence to seal before the organization writes on the source again
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    max_pause: u32,
+    /// If the move fails, scrub the sink at once, not on `abort`
+    #[arg(long)]
+    scrub_on_failure: bool,
+    /// A mover that has reported nothing for so long is taken for dead
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=3_600))]
+    heartbeat: u32,
+    /// Follow the move until it ends
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum WhoCutsOver {
+    /// You, by `monarch move cut-over`
+    Manual,
+    /// The move itself, once every store is ready; needs `control` in the fleet
+    Auto,
+}
+
+/// What was started.
+#[derive(Serialize)]
+struct Started {
+    workflow_id: String,
+    run_id: Option<String>,
+    /// None when it was not registered in time.
+    move_id: Option<String>,
+}
+
+pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit, Failure> {
+    let org = arguments.organization.org.clone();
+    let ledger = context.ledger()?;
+    let client = context.temporal().await?;
+    refuse_second(&ledger, &client, &org).await?;
+    let handle = start(&client, &arguments).await?;
+    let registered = until_registered(&ledger, &handle).await?;
+    let started = Started {
+        workflow_id: handle.info().workflow_id.clone(),
+        run_id: handle.run_id().map(str::to_owned),
+        move_id: registered.as_ref().map(|of| of.id.to_string()),
+    };
+    if !(arguments.wait && context.output() == Output::Json) {
+        console::show(context.output(), &started, |started| text(started, &org))?;
+    }
+    if !arguments.wait {
+        return Ok(Exit::Done);
+    }
+    let which = Which {
+        move_id: registered.as_ref().map(|of| of.id),
+        org: registered.is_none().then_some(org),
+    };
+    Box::pin(watch::follow(&ledger, &client, &which, context.output())).await
+}
+
+/// Names the live move that stands in the way, if there is one.
+async fn refuse_second(ledger: &Ledger, client: &Client, org: &OrgId) -> Result<(), Failure> {
+    let Some(live) = ledger.live_move().await? else {
+        return Ok(());
+    };
+    let said = format!(
+        "move {} of organization {} is live ({}), and one may be at a time",
+        live.id, live.org, live.phase
+    );
+    let workflow = client.get_workflow_handle::<OrgMove>(live.workflow_id.clone());
+    let to_do = match org_move::liveness(&workflow).await? {
+        Liveness::Running if live.org == *org => {
+            format!("watch it with `monarch move watch --org {org}`")
+        }
+        Liveness::Running => "wait for its end, or end it".to_owned(),
+        Liveness::Closed(_) | Liveness::Missing => {
+            "its workflow is gone: `monarch sweep` ends what nobody drives".to_owned()
+        }
+    };
+    Err(Failure::not_ready(said).advising(to_do))
+}
+
+async fn start(client: &Client, arguments: &Arguments) -> Result<Handle, Failure> {
+    let org = &arguments.organization.org;
+    let input = RawValue::from_value(&input(arguments), &PayloadConverter::default());
+    let summary = format!("move organization {org}");
+    let options = WorkflowStartOptions::new(queue::MONARCH, workflow_id(org))
+        .id_reuse_policy(WorkflowIdReusePolicy::AllowDuplicate)
+        .id_conflict_policy(WorkflowIdConflictPolicy::Fail)
+        .static_summary(
+            console::plain(&summary)
+                .chars()
+                .take(200)
+                .collect::<String>(),
+        )
+        .build();
+    let started = client
+        .start_workflow(OrgMove::run, input, options)
+        .await
+        .map_err(|error| org_move::start_failure(org, error))?;
+    // Of this run, whatever is started under the same id later.
+    let mut info = started.info().clone();
+    info.run_id = started.run_id().map(str::to_owned);
+    Ok(Handle::new(client.clone(), info))
+}
+
+fn input(arguments: &Arguments) -> OrgMoveInput {
+    OrgMoveInput {
+        from: arguments.from.clone(),
+        to: arguments.to.clone(),
+        cut_over: match arguments.cut_over {
+            WhoCutsOver::Manual => CutOverPolicy::Manual,
+            WhoCutsOver::Auto => CutOverPolicy::Auto,
+        },
+        eviction: arguments.eviction,
+        max_pause_seconds: arguments.max_pause,
+        scrub_on_failure: arguments.scrub_on_failure,
+        heartbeat_seconds: arguments.heartbeat,
+        ..OrgMoveInput::new(arguments.organization.org.clone())
+    }
+}
+
+/// The registered move, or nothing if that takes long. A workflow that ends before it registers
+/// says why.
+async fn until_registered(ledger: &Ledger, handle: &Handle) -> Result<Option<Move>, Failure> {
+    let begun = Instant::now();
+    while begun.elapsed() < REGISTERED_WITHIN {
+        if let Some(live) = ledger.live_move().await?
+            && handle.run_id() == Some(live.run_id.as_str())
+        {
+            return Ok(Some(live));
+        }
+        if let Liveness::Closed(_) = org_move::liveness(handle).await?
+            && let Err(why) = org_move::outcome(handle).await?
+        {
+            return Err(Failure::failed(console::plain(&why))
+                .advising("nothing was changed; mend it and start again"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(None)
+}
+
+fn text(started: &Started, org: &OrgId) -> String {
+    let watch = format!("watch it with `monarch move watch --org {org}`");
+    match &started.move_id {
+        Some(id) => format!("started {}\nmove {id}\n{watch}", started.workflow_id),
+        None => format!(
+            "started {}\nnot registered yet: preflight takes long, or no `monarch worker` runs\n{watch}",
+            started.workflow_id
+        ),
+    }
+}
+
+/// Reads `manual`, `now`, `after=SECONDS`.
+fn eviction(text: &str) -> Result<EvictionPolicy, String> {
+    let expected = || format!("expected manual, now or after=SECONDS, not {text:?}");
+    match text {
+        "manual" => Ok(EvictionPolicy::Manual),
+        "now" => Ok(EvictionPolicy::Now),
+        _ => {
+            let seconds = text.strip_prefix("after=").ok_or_else(expected)?;
+            let seconds = seconds.strip_suffix('s').unwrap_or(seconds);
+            seconds
+                .parse()
+                .map(EvictionPolicy::AfterSeconds)
+                .map_err(|_| expected())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_eviction_is_read_or_refused_by_name() {
+        assert_eq!(eviction("now"), Ok(EvictionPolicy::Now));
+        assert_eq!(
+            eviction("after=3600"),
+            Ok(EvictionPolicy::AfterSeconds(3_600))
+        );
+        assert_eq!(eviction("after=5s"), Ok(EvictionPolicy::AfterSeconds(5)));
+        for bad in ["", "later", "after=", "after=-1", "after 5", "3600"] {
+            assert!(
+                eviction(bad).unwrap_err().contains("after=SECONDS"),
+                "{bad} was taken"
+            );
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the program prints: results on standard output, failures on standard error.
+
+use std::io::{self, Write as _};
+
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// In which form results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Text,
+    /// One JSON document, for programs.
+    Json,
+}
+
+/// Prints one line.
+pub(crate) fn say(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(line.as_bytes())?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Prints bytes as they are.
+pub(crate) fn put(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    Ok(out.flush()?)
+}
+
+/// Prints a result: as JSON, or as the lines that `text` makes of it.
+pub(crate) fn show<T: Serialize>(
+    output: Output,
+    result: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    match output {
+        Output::Text => say(text(result).trim_end()),
+        Output::Json => {
+            let json = serde_json::to_string_pretty(result)
+                .map_err(|error| Failure::failed(format!("write the result: {error}")))?;
+            say(&json)
+        }
+    }
+}
+
+/// Prints a failure. One that cannot be printed is dropped: there is nowhere left to say so.
+pub(crate) fn complain(failure: &Failure, output: Output) {
+    let Failure::Told(report) = failure else {
+        return;
+    };
+    let text = match output {
+        Output::Json => serde_json::to_string(report).unwrap_or_default(),
+        Output::Text => {
+            let mut text = format!(
+                "monarch: {}\n  tried again: {}",
+                report.error, report.retried
+            );
+            if !report.to_do.is_empty() {
+                text.push_str("\n  to do: ");
+                text.push_str(&report.to_do);
+            }
+            text
+        }
+    };
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// An empty table with these columns. It fits a terminal; a pipe gets lines as long as they are.
+pub(crate) fn table<const N: usize>(columns: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(columns);
+    if let Some(last) = table.column_iter_mut().last() {
+        last.set_padding((1, 0));
+    }
+    table
+}
+
+/// A table's text, without the blanks that fill its last column up.
+pub(crate) fn lines(table: &Table) -> String {
+    table
+        .to_string()
+        .lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Text from elsewhere, made safe for a terminal: no control character reaches it.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name in a database cannot take over the operator's terminal.
+    #[test]
+    fn no_control_character_reaches_the_terminal() {
+        assert_eq!(plain("a\u{1b}[2Jb\nc\u{9b}d"), "a [2Jb c d");
+    }
+}

@@ -1,0 +1,65 @@
+//! What commands share: the files, the ledger, a client of Temporal.
+
+use monarch_config::Config;
+use monarch_ledger::Ledger;
+use monarch_postgres::ConnectOptions;
+use monarch_worker::temporal;
+use temporalio_client::Client;
+
+use crate::args::Global;
+use crate::console::Output;
+use crate::failure::Failure;
+
+/// Makes what a command needs when it needs it.
+pub(crate) struct Context {
+    global: Global,
+}
+
+impl Context {
+    pub(crate) fn new(global: Global) -> Self {
+        Self { global }
+    }
+
+    /// How results are printed.
+    pub(crate) fn output(&self) -> Output {
+        self.global.output
+    }
+
+    /// Both files, checked, or every fault of them.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        self.read_config().map_err(|faults| {
+            Failure::usage(format!("the configuration has faults:\n{faults}"))
+                .advising("mend them, then run `monarch config check`")
+        })
+    }
+
+    /// The same, with the faults one by one.
+    pub(crate) fn read_config(&self) -> Result<Config, monarch_config::Faults> {
+        let env = |name: &str| std::env::var(name).ok();
+        monarch_config::load(&self.global.manifest, &self.global.fleet, &env)
+    }
+
+    /// The ledger that the fleet names; connected to when first used.
+    pub(crate) fn ledger(&self) -> Result<Ledger, Failure> {
+        ledger_of(&self.config()?)
+    }
+
+    /// A client of Temporal, from the environment.
+    pub(crate) async fn temporal(&self) -> Result<Client, Failure> {
+        Ok(Box::pin(temporal::connect(&identity())).await?)
+    }
+}
+
+/// The ledger of a fleet.
+pub(crate) fn ledger_of(config: &Config) -> Result<Ledger, Failure> {
+    let options = ConnectOptions::from_dsn(&config.fleet.ledger)
+        .map_err(|error| Failure::usage(format!("fleet.yaml: ledger.dsn: {error}")))?;
+    Ok(Ledger::new(options))
+}
+
+/// How this process calls itself in Temporal's Web UI.
+pub(crate) fn identity() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    format!("monarch {}@{host}", std::process::id())
+}

@@ -1,0 +1,153 @@
+//! What the commands say to the workflow of a move, and what its refusals mean.
+
+use std::time::Duration;
+
+use monarch_model::OrgId;
+use monarch_worker::temporal::{is_transient, names_namespace};
+use monarch_workflows::OrgMove;
+use monarch_workflows::org_move::{OrgMoveResult, Status, workflow_id};
+use temporalio_client::errors::{
+    WorkflowGetResultError, WorkflowInteractionError, WorkflowQueryError, WorkflowStartError,
+    WorkflowUpdateError,
+};
+use temporalio_client::tonic;
+use temporalio_client::{
+    Client, RetryOptions, RpcOptions, WorkflowDescribeOptions, WorkflowExecutionStatus,
+    WorkflowGetResultOptions, WorkflowHandle, WorkflowQueryOptions,
+};
+
+use crate::failure::{Failure, chain};
+
+/// How long a query may take: it is answered by a worker, and none may be there.
+const QUERY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A handle to the workflow of an organization's move.
+pub(crate) type Handle = WorkflowHandle<Client, OrgMove>;
+
+/// The workflow of `org`'s newest move.
+pub(crate) fn handle(client: &Client, org: &OrgId) -> Handle {
+    client.get_workflow_handle::<OrgMove>(workflow_id(org))
+}
+
+/// Whether a workflow goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Running,
+    Closed(WorkflowExecutionStatus),
+    /// There never was one, or its history is no longer kept.
+    Missing,
+}
+
+/// Whether the workflow goes on.
+pub(crate) async fn liveness(handle: &Handle) -> Result<Liveness, Failure> {
+    match handle.describe(WorkflowDescribeOptions::default()).await {
+        Ok(found) => Ok(match found.status() {
+            WorkflowExecutionStatus::Running | WorkflowExecutionStatus::Paused => Liveness::Running,
+            closed => Liveness::Closed(closed),
+        }),
+        Err(WorkflowInteractionError::NotFound(status)) if !names_namespace(&status) => {
+            Ok(Liveness::Missing)
+        }
+        Err(error) => Err(lookup_failure(&handle.info().workflow_id, error)),
+    }
+}
+
+/// What the workflow itself knows. Needs a worker that answers.
+pub(crate) async fn status(handle: &Handle) -> Result<Status, Failure> {
+    let rpc = RpcOptions::builder()
+        .timeout(QUERY_PATIENCE)
+        .retry_options(RetryOptions::builder().max_retries(1).build())
+        .build();
+    let options = WorkflowQueryOptions::builder().rpc_options(rpc).build();
+    let id = &handle.info().workflow_id;
+    match handle.query(OrgMove::status, (), options).await {
+        Ok(status) => Ok(status),
+        Err(WorkflowQueryError::NotFound(status)) => Err(not_found(id, &status)),
+        Err(WorkflowQueryError::Rpc(status)) => Err(match status.code() {
+            tonic::Code::DeadlineExceeded | tonic::Code::FailedPrecondition => {
+                Failure::unreachable("no worker answers for the workflow")
+                    .advising("start `monarch worker`")
+            }
+            _ => rpc_failure("ask the workflow for its status", &status),
+        }),
+        Err(error) => Err(Failure::failed(format!(
+            "ask the workflow for its status: {}",
+            chain(&error)
+        ))),
+    }
+}
+
+/// How a workflow that has closed ended: with a result, or why without one.
+pub(crate) async fn outcome(handle: &Handle) -> Result<Result<OrgMoveResult, String>, Failure> {
+    match handle.get_result(WorkflowGetResultOptions::default()).await {
+        Ok(result) => Ok(Ok(result)),
+        Err(WorkflowGetResultError::NotFound(status)) => {
+            Err(not_found(&handle.info().workflow_id, &status))
+        }
+        Err(WorkflowGetResultError::Rpc(status)) => Err(rpc_failure("wait for the move", &status)),
+        Err(error) => Ok(Err(chain(&error))),
+    }
+}
+
+/// Why a workflow could not be started.
+pub(crate) fn start_failure(org: &OrgId, error: WorkflowStartError) -> Failure {
+    match error {
+        WorkflowStartError::AlreadyStarted { run_id, .. } => {
+            let run = run_id
+                .map(|run| format!(" (run {run})"))
+                .unwrap_or_default();
+            Failure::not_ready(format!(
+                "organization {org} is being moved already: workflow {} runs{run}",
+                workflow_id(org)
+            ))
+            .advising(format!("watch it with `monarch move watch --org {org}`"))
+        }
+        WorkflowStartError::Rpc(status) => rpc_failure("start the move", &status),
+        other => Failure::failed(format!("start the move: {}", chain(&other))),
+    }
+}
+
+/// Why a signal was not taken, or a workflow not found.
+pub(crate) fn lookup_failure(workflow_id: &str, error: WorkflowInteractionError) -> Failure {
+    match error {
+        WorkflowInteractionError::NotFound(status) => not_found(workflow_id, &status),
+        WorkflowInteractionError::Rpc(status) => {
+            rpc_failure(&format!("reach workflow {workflow_id}"), &status)
+        }
+        other => Failure::failed(format!("reach workflow {workflow_id}: {}", chain(&other))),
+    }
+}
+
+/// Why an update did nothing. What the workflow itself refuses is a matter of its state.
+pub(crate) fn update_failure(workflow_id: &str, error: WorkflowUpdateError) -> Failure {
+    match error {
+        WorkflowUpdateError::Failed(refusal) => Failure::not_ready(refusal.message),
+        WorkflowUpdateError::NotFound(status) => not_found(workflow_id, &status),
+        WorkflowUpdateError::Rpc(status) => {
+            rpc_failure(&format!("ask workflow {workflow_id}"), &status)
+        }
+        other => Failure::failed(format!("ask workflow {workflow_id}: {}", chain(&other))),
+    }
+}
+
+fn not_found(workflow_id: &str, status: &tonic::Status) -> Failure {
+    if names_namespace(status) {
+        return Failure::usage(status.message()).advising("set TEMPORAL_NAMESPACE");
+    }
+    Failure::not_ready(format!("no workflow {workflow_id} runs"))
+        .advising("see `monarch move list`; an organization is spelled as it was at the start")
+}
+
+fn rpc_failure(doing: &str, status: &tonic::Status) -> Failure {
+    let said = format!("{doing}: {}", status.message());
+    match status.code() {
+        _ if names_namespace(status) => not_found("", status),
+        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
+            Failure::unreachable(said).advising("check TEMPORAL_API_KEY and the TLS variables")
+        }
+        _ if is_transient(status) => Failure::unreachable(said)
+            .tried_again()
+            .advising("see whether Temporal is up, then run this again"),
+        _ => Failure::failed(said),
+    }
+}

@@ -1,0 +1,60 @@
+//! Numbers as people read them: `1.2 GiB`, `3m 20s`, `12,034`.
+
+use std::time::Duration;
+
+/// Bytes in the largest binary unit that leaves a digit before the point.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let exponent = (bytes.ilog2() / 10).min(6);
+    let unit = UNITS[exponent as usize - 1];
+    let tenths = (u128::from(bytes) * 10) >> (10 * exponent);
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
+/// A count with its thousands set apart.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A duration in its two largest units; milliseconds below ten seconds.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 => format!("{}.{:03}s", seconds, duration.subsec_millis()),
+        10..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_as_people_say_them() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(1_572_864), "1.5 MiB");
+        assert_eq!(bytes(u64::MAX), "15.9 EiB");
+        assert_eq!(count(7), "7");
+        assert_eq!(count(123_456), "123,456");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(duration(Duration::from_millis(1_250)), "1.250s");
+        assert_eq!(duration(Duration::from_secs(200)), "3m 20s");
+        assert_eq!(duration(Duration::from_secs(90_000)), "1d 1h");
+    }
+}

@@ -1,0 +1,327 @@
+//! Foreign keys and triggers: what they let through, and what lies outside the graph.
+
+use std::collections::BTreeMap;
+
+use monarch_config::{Graph, Scope, Table};
+use monarch_model::{StoreName, TableName};
+use tokio_postgres::Row;
+
+use super::finding::{Finding, Place};
+use super::open::{Open, Side};
+use crate::sql::{qualified, quote_ident};
+use crate::{Doing, Result};
+
+/// A foreign key that a moved table has, or that references one.
+struct ForeignKey {
+    name: String,
+    /// The moved table that references, if a moved one does.
+    child: Option<TableName>,
+    /// The moved table that is referenced, if a moved one is.
+    parent: Option<TableName>,
+    /// The tables as the catalog names them.
+    child_text: String,
+    parent_text: String,
+    columns: Vec<String>,
+    /// As `pg_constraint.confdeltype` has it.
+    on_delete: String,
+    validated: bool,
+    deferrable: bool,
+}
+
+/// A trigger of a moved table that a user made and that fires.
+struct Trigger {
+    table: TableName,
+    name: String,
+    on_delete: bool,
+}
+
+pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>> {
+    let moved: BTreeMap<&TableName, &Table> = open
+        .tables(graph)
+        .into_iter()
+        .map(|table| (&table.name, table))
+        .collect();
+    let keys = foreign_keys(open, graph).await?;
+    let triggers = triggers(open, graph).await?;
+    let place = |table: &TableName| match moved.get(table) {
+        Some(table) => open.place.table(&table.store, &table.name),
+        None => open.place.clone(),
+    };
+    let mut findings = Vec::new();
+    match open.side {
+        Side::Source => {
+            findings.extend(unenforced(&moved, &keys, &place));
+            let from_outside = keys.iter().filter(|key| key.child.is_none());
+            findings.extend(from_outside.flat_map(|key| outside(key, graph, &place)));
+            let firing = triggers.iter().filter(|trigger| trigger.on_delete);
+            findings.extend(firing.map(|trigger| delete_trigger(trigger, &place)));
+        }
+        Side::Sink => {
+            findings.extend(
+                keys.iter()
+                    .filter_map(|key| from_inside(key, &moved, &place)),
+            );
+            findings.extend(triggers.iter().map(|trigger| sink_trigger(trigger, &place)));
+        }
+    }
+    Ok(findings)
+}
+
+/// Partitions count as the table that was asked for, and what a constraint says of its partitions
+/// again is left out.
+const MOVED: &str = "
+with recursive moved(oid, place) as (
+    select oid, place from unnest($1::oid[]) with ordinality as asked(oid, place)
+  union
+    select i.inhrelid, moved.place
+      from moved join pg_catalog.pg_inherits i on i.inhparent = moved.oid
+)";
+
+const FOREIGN_KEYS: &str = "
+select c.conname::text, child.place, parent.place,
+       format('%s.%s', cn.nspname, cc.relname), format('%s.%s', pn.nspname, pc.relname),
+       array(select a.attname::text from unnest(c.conkey) with ordinality as k(number, place)
+               join pg_catalog.pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number
+              order by k.place),
+       c.confdeltype::text, c.convalidated, c.condeferrable
+  from pg_catalog.pg_constraint c
+  join pg_catalog.pg_class cc on cc.oid = c.conrelid
+  join pg_catalog.pg_namespace cn on cn.oid = cc.relnamespace
+  join pg_catalog.pg_class pc on pc.oid = c.confrelid
+  join pg_catalog.pg_namespace pn on pn.oid = pc.relnamespace
+  left join moved child on child.oid = c.conrelid
+  left join moved parent on parent.oid = c.confrelid
+ where c.contype = 'f' and c.conparentid = 0
+   and (child.place is not null or parent.place is not null)
+ order by 4, 1";
+
+async fn foreign_keys(open: &Open<'_>, graph: &Graph) -> Result<Vec<ForeignKey>> {
+    let doing = "read foreign keys";
+    let (names, oids) = there(open, graph);
+    let sql = format!("{MOVED} {FOREIGN_KEYS}");
+    let rows = open.primary.query(&sql, &[&oids]).await.doing(doing)?;
+    let read = |row: &Row| foreign_key(row, &names);
+    rows.iter().map(|row| read(row).doing(doing)).collect()
+}
+
+fn foreign_key(
+    row: &Row,
+    names: &[TableName],
+) -> std::result::Result<ForeignKey, tokio_postgres::Error> {
+    let name = |place: Option<i64>| at(names, place?);
+    Ok(ForeignKey {
+        name: row.try_get(0)?,
+        child: name(row.try_get(1)?),
+        parent: name(row.try_get(2)?),
+        child_text: row.try_get(3)?,
+        parent_text: row.try_get(4)?,
+        columns: row.try_get(5)?,
+        on_delete: row.try_get(6)?,
+        validated: row.try_get(7)?,
+        deferrable: row.try_get(8)?,
+    })
+}
+
+/// Row triggers of partitions are copies of their parent's; only the parent's own are told.
+const TRIGGERS: &str = "
+select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0
+  from pg_catalog.pg_trigger t
+  join moved on moved.oid = t.tgrelid
+ where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled in ('O', 'A')
+ order by 1, 2";
+
+async fn triggers(open: &Open<'_>, graph: &Graph) -> Result<Vec<Trigger>> {
+    let doing = "read triggers";
+    let (names, oids) = there(open, graph);
+    let sql = format!("{MOVED} {TRIGGERS}");
+    let rows = open.primary.query(&sql, &[&oids]).await.doing(doing)?;
+    let mut triggers = Vec::new();
+    for row in rows {
+        let place: i64 = row.try_get(0).doing(doing)?;
+        let Some(table) = at(&names, place) else {
+            continue;
+        };
+        triggers.push(Trigger {
+            table,
+            name: row.try_get(1).doing(doing)?,
+            on_delete: row.try_get(2).doing(doing)?,
+        });
+    }
+    Ok(triggers)
+}
+
+fn there(open: &Open<'_>, graph: &Graph) -> (Vec<TableName>, Vec<u32>) {
+    open.tables(graph)
+        .into_iter()
+        .filter_map(|table| open.catalog.relation(&table.name))
+        .map(|relation| (relation.table.clone(), relation.oid))
+        .unzip()
+}
+
+fn at(names: &[TableName], place: i64) -> Option<TableName> {
+    names.get(usize::try_from(place - 1).ok()?).cloned()
+}
+
+/// Dynamic edges that the source does not enforce.
+fn unenforced(
+    moved: &BTreeMap<&TableName, &Table>,
+    keys: &[ForeignKey],
+    place: &dyn Fn(&TableName) -> Place,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in moved.values() {
+        let Scope::ByDynamic { column, parent } = &table.scope else {
+            continue;
+        };
+        let is_enforced = keys.iter().any(|key| {
+            key.child.as_ref() == Some(&table.name)
+                && key.parent.as_ref() == Some(parent)
+                && key.columns == [column.as_str()]
+                && key.validated
+                && !key.deferrable
+        });
+        if !is_enforced {
+            findings.push(Finding::info(
+                "edge-not-enforced",
+                place(&table.name).column(column),
+                format!("no foreign key to {parent} is enforced at once"),
+                "A parent may come after its child or go before it: each new parent's children \
+                 are looked for, which costs",
+            ));
+        }
+    }
+    findings
+}
+
+/// A table that does not move and references one that does.
+fn outside(key: &ForeignKey, graph: &Graph, place: &dyn Fn(&TableName) -> Place) -> Vec<Finding> {
+    let Some(parent) = &key.parent else {
+        return Vec::new();
+    };
+    let at = place(parent);
+    let child = &key.child_text;
+    let mut findings = Vec::new();
+    if !graph.tables().any(|table| written(&table.name) == *child) {
+        let finding = Finding::warn(
+            "not-in-manifest",
+            at.clone(),
+            format!(
+                "{child} references it ({}) and is not in the manifest",
+                key.name
+            ),
+            "If its rows are the organization's, they would stay behind",
+        );
+        findings.push(finding.mend(format!("add {child} to the manifest, with its edge")));
+    }
+    let drop = format!(
+        "move {child} too, or drop the constraint {} on it",
+        quote_ident(&key.name)
+    );
+    findings.push(match key.on_delete.as_str() {
+        "c" => Finding::refuse(
+            "cascade-leaves-graph",
+            at,
+            format!(
+                "deleting from it deletes from {child} ({}, on delete cascade)",
+                key.name
+            ),
+            "Eviction would delete rows that never moved",
+        )
+        .mend(drop),
+        "n" | "d" => Finding::warn(
+            "reference-from-outside",
+            at,
+            format!(
+                "deleting from it changes {child} ({}, on delete set)",
+                key.name
+            ),
+            "Eviction would change rows that do not move",
+        )
+        .mend(drop),
+        _ => Finding::warn(
+            "reference-from-outside",
+            at,
+            format!("{child} references it ({})", key.name),
+            "If one of its rows references the organization's, eviction stops there",
+        )
+        .mend(drop),
+    });
+    findings
+}
+
+fn delete_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {
+    Finding::warn(
+        "delete-trigger",
+        place(&trigger.table),
+        format!("trigger {} fires when a row is deleted", trigger.name),
+        "Eviction fires it for each row, though nothing was deleted: it moved",
+    )
+    .mend(format!(
+        "before the eviction: alter table {} disable trigger {}",
+        qualified(&trigger.table),
+        quote_ident(&trigger.name)
+    ))
+}
+
+/// A foreign key of a moved table on the sink that the move may not be able to satisfy.
+fn from_inside(
+    key: &ForeignKey,
+    moved: &BTreeMap<&TableName, &Table>,
+    place: &dyn Fn(&TableName) -> Place,
+) -> Option<Finding> {
+    let child = key.child.as_ref()?;
+    let store =
+        |table: &TableName| -> Option<&StoreName> { moved.get(table).map(|table| &table.store) };
+    match &key.parent {
+        None => {
+            let finding = Finding::warn(
+                "reference-leaves-graph",
+                place(child),
+                format!(
+                    "it references {} ({}), which does not move",
+                    key.parent_text, key.name
+                ),
+                "A row whose reference is not on the sink already would stop the move",
+            );
+            Some(finding.mend(format!(
+                "make sure that the rows referenced are on the sink, or drop the constraint {}",
+                quote_ident(&key.name)
+            )))
+        }
+        Some(parent) if store(parent) != store(child) && !key.deferrable => {
+            let finding = Finding::warn(
+                "reference-crosses-stores",
+                place(child),
+                format!(
+                    "it references {parent} ({}), which is of another store",
+                    key.name
+                ),
+                "Stores are copied and streamed side by side: a row may come before its parent",
+            );
+            Some(finding.mend(format!(
+                "drop the constraint {} on the sink for the time of the move",
+                quote_ident(&key.name)
+            )))
+        }
+        Some(_) => None,
+    }
+}
+
+fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {
+    Finding::warn(
+        "sink-trigger",
+        place(&trigger.table),
+        format!("trigger {} fires when rows are written", trigger.name),
+        "It fires for moved rows too, and what it writes is not what the source had",
+    )
+    .mend(format!(
+        "alter table {} disable trigger {}, for the time of the move",
+        qualified(&trigger.table),
+        quote_ident(&trigger.name)
+    ))
+}
+
+/// As the queries here name a table.
+fn written(table: &TableName) -> String {
+    format!("{}.{}", table.schema(), table.relation())
+}

@@ -1,0 +1,183 @@
+//! The databases of a move, each with a session, as far as they can be reached.
+
+use monarch_config::{Cell, Database, Dsn, Fleet, Graph, Table};
+use monarch_model::{CellName, StoreName};
+
+use super::finding::{Finding, Place};
+use super::told;
+use crate::catalog::{self, Catalog};
+use crate::{ConnectOptions, Result, Session, SessionPurpose};
+
+/// What preflight's sessions call themselves.
+const APPLICATION: &str = "monarch_preflight";
+
+/// Which end of the move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Source,
+    Sink,
+}
+
+/// A database that can be reached.
+pub(super) struct Open<'a> {
+    pub(super) side: Side,
+    pub(super) database: &'a Database,
+    pub(super) place: Place,
+    pub(super) primary: Session,
+    /// Where rows are read and decoded, on the source, if there is a standby.
+    pub(super) standby: Option<Session>,
+    /// What the primary says of the tables that move and are placed here.
+    pub(super) catalog: Catalog,
+}
+
+impl Open<'_> {
+    /// The tables that move and are placed here, parents first, store by store.
+    pub(super) fn tables<'g>(&self, graph: &'g Graph) -> Vec<&'g Table> {
+        tables_of(self.database, graph)
+    }
+
+    /// Where changes are decoded.
+    pub(super) fn decoder(&self) -> &Session {
+        self.standby.as_ref().unwrap_or(&self.primary)
+    }
+
+    /// How many units have their rows here.
+    pub(super) fn units(&self, graph: &Graph) -> i64 {
+        let stores = self.database.stores.iter();
+        let units = stores.filter(|store| !graph.walk(store).is_empty()).count();
+        i64::try_from(units).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn holds(&self, store: &StoreName) -> bool {
+        self.database.stores.contains(store)
+    }
+}
+
+fn tables_of<'g>(database: &Database, graph: &'g Graph) -> Vec<&'g Table> {
+    database
+        .stores
+        .iter()
+        .flat_map(|store| graph.walk(store))
+        .collect()
+}
+
+/// The databases of one cell that hold something that moves; those that cannot be reached or read
+/// are findings.
+pub(super) async fn cell<'a>(
+    fleet: &'a Fleet,
+    name: &CellName,
+    side: Side,
+    graph: &Graph,
+) -> (Vec<Open<'a>>, Vec<Finding>) {
+    let Some(cell) = fleet.cell(name) else {
+        let place = Place {
+            cell: Some(name.clone()),
+            ..Place::default()
+        };
+        let finding = Finding::refuse(
+            "unknown-cell",
+            place,
+            format!("the fleet has no cell {name}"),
+            "A move goes from one cell of the fleet to another",
+        );
+        let names: Vec<&str> = fleet.cells.iter().map(|cell| cell.name.as_str()).collect();
+        return (
+            Vec::new(),
+            vec![finding.mend(format!("name one of: {}", names.join(", ")))],
+        );
+    };
+    let wanted = cell
+        .databases
+        .iter()
+        .filter(|database| !tables_of(database, graph).is_empty());
+    let opened =
+        futures::future::join_all(wanted.map(|database| open(cell, database, side, graph))).await;
+    let mut databases = Vec::new();
+    let mut findings = Vec::new();
+    for (database, faults) in opened {
+        databases.extend(database);
+        findings.extend(faults);
+    }
+    (databases, findings)
+}
+
+async fn open<'a>(
+    cell: &Cell,
+    database: &'a Database,
+    side: Side,
+    graph: &Graph,
+) -> (Option<Open<'a>>, Vec<Finding>) {
+    let place = Place {
+        cell: Some(cell.name.clone()),
+        database: Some(database.name.clone()),
+        ..Place::default()
+    };
+    let standby_dsn = database.standby.as_ref().filter(|_| side == Side::Source);
+    let standby = async {
+        match standby_dsn {
+            Some(dsn) => Some(session(dsn).await),
+            None => None,
+        }
+    };
+    let (primary, standby) = futures::future::join(session(&database.primary), standby).await;
+    let mut findings = Vec::new();
+    let mut reached = |session: Result<Session>, which: &str| match session {
+        Ok(session) => Some(session),
+        Err(error) => {
+            findings.push(unreachable(&place, which, &error));
+            None
+        }
+    };
+    let standby = standby.and_then(|session| reached(session, "standby"));
+    let Some(primary) = reached(primary, "primary") else {
+        return (None, findings);
+    };
+    match catalog::load(&*primary, &tables_of(database, graph)).await {
+        Ok(catalog) => {
+            let open = Open {
+                side,
+                database,
+                place,
+                primary,
+                standby,
+                catalog,
+            };
+            (Some(open), findings)
+        }
+        Err(error) => {
+            findings.push(not_checked(&place, &error));
+            (None, findings)
+        }
+    }
+}
+
+/// A session that only reads.
+pub(super) async fn session(dsn: &Dsn) -> Result<Session> {
+    let options = ConnectOptions::from_dsn(dsn)?;
+    let purpose = SessionPurpose::reader(APPLICATION).with("statement_timeout", "10min");
+    Session::connect(&options, &purpose).await
+}
+
+pub(super) fn unreachable(
+    place: &Place,
+    which: &str,
+    error: &(dyn std::error::Error + 'static),
+) -> Finding {
+    Finding::refuse(
+        "unreachable",
+        place.clone(),
+        format!("the {which} cannot be reached: {}", told(error)),
+        "Nothing about it could be checked, and nothing could be moved",
+    )
+    .mend("check address, credentials and TLS in fleet.yaml, pg_hba.conf, and that the server runs")
+}
+
+/// A check that failed is itself a finding: what it would have found is not known.
+pub(super) fn not_checked(place: &Place, error: &(dyn std::error::Error + 'static)) -> Finding {
+    Finding::refuse(
+        "not-checked",
+        place.clone(),
+        format!("a check failed: {}", told(error)),
+        "What it would have found is not known",
+    )
+}

@@ -1,0 +1,299 @@
+//! Whether each table is there on both sides, in shapes that rows can travel between.
+
+use std::collections::BTreeSet;
+
+use monarch_config::{Graph, Table};
+
+use super::finding::{Finding, Place};
+use super::open::Open;
+use crate::catalog::{
+    Column, Generated, Identity, Relation, RelationKind, ReplicaIdentity, UniqueIndex,
+};
+use crate::sql::{column_list, qualified, quote_ident};
+
+/// Looks at every table that moves on the databases that could be reached.
+pub(super) fn check(graph: &Graph, source: &[Open<'_>], sink: &[Open<'_>]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for store in graph.stores() {
+        let from = source.iter().find(|open| open.holds(&store.name));
+        let to = sink.iter().find(|open| open.holds(&store.name));
+        for table in graph.walk(&store.name) {
+            let theirs = from.and_then(|open| open.catalog.relation(&table.name));
+            let ours = to.and_then(|open| open.catalog.relation(&table.name));
+            let place = |open: &Open<'_>| open.place.table(&table.store, &table.name);
+            for (open, relation) in [(from, theirs), (to, ours)] {
+                let Some(open) = open else { continue };
+                match relation {
+                    Some(relation) => findings.extend(one_side(table, relation, &place(open))),
+                    None => findings.push(missing(&place(open))),
+                }
+            }
+            if let (Some(from), Some(theirs)) = (from, theirs) {
+                findings.extend(source_only(table, theirs, &place(from)));
+            }
+            if let (Some(theirs), Some(to), Some(ours)) = (theirs, to, ours) {
+                findings.extend(columns(theirs, ours, &place(to)));
+            }
+        }
+    }
+    findings
+}
+
+fn missing(place: &Place) -> Finding {
+    Finding::refuse(
+        "table-missing",
+        place.clone(),
+        "the database has no such table",
+        "Its rows cannot be moved",
+    )
+    .mend("create it as the other cell has it, or correct the manifest")
+}
+
+/// What must hold on either side.
+fn one_side(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if relation.kind == RelationKind::Other {
+        findings.push(Finding::refuse(
+            "not-a-table",
+            place.clone(),
+            "it is a view, a foreign table or the like",
+            "Only tables have a log of changes",
+        ));
+        return findings;
+    }
+    findings.extend(wanted_columns(table, relation, place));
+    findings.extend(key(table, relation, place));
+    let leaf_binds = relation
+        .leaves
+        .iter()
+        .any(|leaf| leaf.row_security.binds_us);
+    if relation.row_security.binds_us || leaf_binds {
+        let finding = Finding::refuse(
+            "row-security-binds",
+            place.clone(),
+            "row-level security binds our role",
+            "Policies hide rows from it: they would not be moved, or not be deleted",
+        );
+        findings.push(finding.mend("alter role … bypassrls, for the role that Monarch uses"));
+    }
+    findings
+}
+
+/// The manifest's own columns: key, edges and blobs.
+fn wanted_columns(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
+    let edges = table.edges.iter().map(|edge| &edge.column);
+    let blobs = table.blobs.iter().map(|blob| &blob.column);
+    let wanted: BTreeSet<&String> = table.primary_key.iter().chain(edges).chain(blobs).collect();
+    wanted
+        .into_iter()
+        .filter(|column| relation.column(column).is_none())
+        .map(|column| {
+            Finding::refuse(
+                "column-missing",
+                place.column(column),
+                "the manifest names a column that the table does not have",
+                "The organization's rows cannot be told",
+            )
+            .mend("correct the manifest, or add the column")
+        })
+        .collect()
+}
+
+/// The manifest's key must tell rows apart, at every moment and without exception.
+fn key(table: &Table, relation: &Relation, place: &Place) -> Option<Finding> {
+    let wanted: BTreeSet<&String> = table.primary_key.iter().collect();
+    let fits = |index: &&UniqueIndex| {
+        index.columns.iter().collect::<BTreeSet<_>>() == wanted
+            && index.columns.len() == wanted.len()
+    };
+    let is_strict = |index: &UniqueIndex| {
+        !index.partial && !index.on_expression && !index.deferrable && index.valid
+    };
+    let nullable: Vec<&String> = table
+        .primary_key
+        .iter()
+        .filter(|column| {
+            relation
+                .column(column)
+                .is_some_and(|column| !column.not_null)
+        })
+        .collect();
+    let fitting: Vec<&UniqueIndex> = relation.unique_indexes.iter().filter(fits).collect();
+    if nullable.is_empty() && fitting.iter().any(|index| is_strict(index)) {
+        return None;
+    }
+    let what = if let Some(column) = nullable.first() {
+        format!("column {column} of the manifest's key may be null")
+    } else if let Some(index) = fitting.first() {
+        let flaw = if index.deferrable {
+            "deferrable"
+        } else if index.partial {
+            "partial"
+        } else {
+            "not valid"
+        };
+        format!(
+            "the unique index {} on the manifest's key is {flaw}",
+            index.name
+        )
+    } else {
+        "no unique index is on the manifest's key".to_owned()
+    };
+    let finding = Finding::refuse(
+        "key-not-unique",
+        place.clone(),
+        what,
+        "Changes are written by key: one key must be one row",
+    );
+    Some(finding.mend(format!(
+        "alter table {} add primary key ({})",
+        qualified(&table.name),
+        column_list(&table.primary_key)
+    )))
+}
+
+/// What must hold where changes are decoded.
+fn source_only(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
+    let mut findings = identity(table, relation, place);
+    if relation.unlogged {
+        let finding = Finding::refuse(
+            "unlogged",
+            place.clone(),
+            "the table or one of its partitions is unlogged",
+            "Its changes are not in the log and would be lost",
+        );
+        let mend = format!("alter table {} set logged", qualified(&table.name));
+        findings.push(finding.mend(mend));
+    }
+    for column in &relation.columns {
+        if column.generated != Generated::No {
+            findings.push(Finding::info(
+                "generated-column",
+                place.column(&column.name),
+                "the column is generated",
+                "It is not copied: the sink computes it again, by its own expression",
+            ));
+        }
+    }
+    findings
+}
+
+/// Of each relation that holds rows: what the log says of a row that is changed or deleted.
+fn identity(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
+    let own = (relation.kind == RelationKind::Ordinary).then_some((
+        &relation.table,
+        &relation.replica_identity,
+        &relation.primary_key,
+    ));
+    let leaves = relation
+        .leaves
+        .iter()
+        .filter(|leaf| leaf.kind == RelationKind::Ordinary)
+        .map(|leaf| (&leaf.table, &leaf.replica_identity, &leaf.primary_key));
+    let mut findings = Vec::new();
+    for (name, identity, primary_key) in own.into_iter().chain(leaves) {
+        let columns = match identity {
+            ReplicaIdentity::Full => continue,
+            ReplicaIdentity::Nothing => &Vec::new(),
+            ReplicaIdentity::Default => primary_key,
+            ReplicaIdentity::Index { columns } => columns,
+        };
+        let lacks = table
+            .primary_key
+            .iter()
+            .find(|column| !columns.contains(column));
+        let finding = match (columns.is_empty(), lacks) {
+            (true, _) => Finding::refuse(
+                "replica-identity-missing",
+                place.clone(),
+                format!("{name} has no replica identity"),
+                "Once published, its updates and deletes would fail, in production",
+            ),
+            (false, Some(column)) => Finding::refuse(
+                "replica-identity-lacks-key",
+                place.column(column),
+                format!("the replica identity of {name} lacks a column of the manifest's key"),
+                "The log would not say which row was changed or deleted",
+            ),
+            (false, None) => continue,
+        };
+        findings.push(finding.mend(format!(
+            "alter table {} replica identity full, or using index on a unique index of the key",
+            qualified(name)
+        )));
+    }
+    findings
+}
+
+/// What must agree between the sides. The place is the sink's.
+fn columns(theirs: &Relation, ours: &Relation, place: &Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for from in &theirs.columns {
+        match ours.column(&from.name) {
+            Some(to) => findings.extend(column(from, to, &place.column(&from.name))),
+            None if from.generated == Generated::No => {
+                let finding = Finding::refuse(
+                    "column-missing",
+                    place.column(&from.name),
+                    format!(
+                        "the source has this column, {}, and the sink has not",
+                        from.type_name
+                    ),
+                    "Its values would be lost",
+                );
+                findings.push(finding.mend(format!(
+                    "alter table {} add column {} {}",
+                    qualified(&ours.table),
+                    quote_ident(&from.name),
+                    from.type_name
+                )));
+            }
+            None => {}
+        }
+    }
+    let extra = ours
+        .columns
+        .iter()
+        .filter(|to| theirs.column(&to.name).is_none());
+    findings.extend(extra.map(|to| only_on_sink(to, &place.column(&to.name))));
+    findings
+}
+
+fn only_on_sink(column: &Column, place: &Place) -> Finding {
+    let what = "the sink has this column, and the source has not";
+    if column.not_null && column.identity == Identity::No && column.generated == Generated::No {
+        let why = "It refuses null: unless it has a default, no row can be written";
+        return Finding::warn("column-only-on-sink", place.clone(), what, why);
+    }
+    let why = "Moved rows get its default";
+    Finding::info("column-only-on-sink", place.clone(), what, why)
+}
+
+fn column(from: &Column, to: &Column, place: &Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if from.type_name != to.type_name {
+        let what = format!(
+            "it is {} here and {} on the source",
+            to.type_name, from.type_name
+        );
+        let why = "A value might not fit, or come out as another";
+        let finding = Finding::refuse("column-type-differs", place.clone(), what, why);
+        findings.push(finding.mend("give both the same type and modifier"));
+    }
+    if (from.generated == Generated::No) != (to.generated == Generated::No) {
+        let what = "it is generated on one side only";
+        let why = "A generated column takes no values, and one that is not needs them";
+        findings.push(Finding::refuse(
+            "column-generated-differs",
+            place.clone(),
+            what,
+            why,
+        ));
+    }
+    if to.not_null && !from.not_null {
+        let what = "it may be null on the source and not here";
+        let why = "A row with a null in it would stop the move";
+        findings.push(Finding::warn("column-not-null", place.clone(), what, why));
+    }
+    findings
+}

@@ -1,0 +1,11 @@
+//! What the copy of a store promises, on real servers.
+
+#![allow(clippy::unwrap_used)]
+
+mod catalog;
+mod publication;
+mod sink;
+mod slot;
+mod snapshot;
+mod spine;
+mod world;

@@ -1,0 +1,700 @@
+//! Each finding is shown by making its condition; that it is not there otherwise is shown by
+//! [`a_clean_pair_of_cells_has_no_findings`].
+
+use std::time::Duration;
+
+use monarch_config::{Fleet, Graph, fleet_from_str, manifest_from_str};
+use monarch_harness::{Cluster, ClusterOptions, PASSWORD, PgVersion, Standby, fresh_name};
+use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
+
+use crate::cells::{Cell, MANIFEST, SCHEMA, fill, graph, org};
+
+/// A source with organization 1, and a sink with organization 2.
+async fn pair() -> (Cell<'static>, Cell<'static>) {
+    let source = Cell::new(PgVersion::V16).await;
+    let sink = Cell::new(PgVersion::V14).await;
+    source.run(&fill(1, 3, 10)).await;
+    sink.run(&fill(2, 3, 10)).await;
+    (source, sink)
+}
+
+fn fleet(source: &str, standby: Option<&str>, sink: &str, graph: &Graph) -> Fleet {
+    let standby = standby.map_or(String::new(), |dsn| format!("        standby_dsn: {dsn}\n"));
+    let text = format!(
+        "cells:
+  from:
+    databases:
+      - primary_dsn: {source}
+{standby}        stores: [default]
+  to:
+    databases:
+      - primary_dsn: {sink}
+        stores: [default]
+ledger:
+  dsn: {sink}
+"
+    );
+    fleet_from_str("fleet.yaml", &text, graph, &|_| None).unwrap()
+}
+
+async fn check_fleet(graph: &Graph, fleet: &Fleet, org_id: &str, limits: Limits) -> Report {
+    let (from, to) = ("from".parse().unwrap(), "to".parse().unwrap());
+    let org = org_id.parse().unwrap();
+    let job = Job {
+        graph,
+        fleet,
+        from: &from,
+        to: &to,
+        org: &org,
+        limits,
+    };
+    preflight::check(&job).await
+}
+
+async fn check_dsns(source: &str, sink: &str) -> Report {
+    let graph = graph();
+    let fleet = fleet(source, None, sink, &graph);
+    check_fleet(&graph, &fleet, "1", Limits::default()).await
+}
+
+fn codes(report: &Report) -> Vec<&str> {
+    report
+        .findings
+        .iter()
+        .map(|finding| &*finding.code)
+        .collect()
+}
+
+fn found<'r>(report: &'r Report, code: &str) -> &'r Finding {
+    let finding = report.findings.iter().find(|finding| finding.code == code);
+    finding.unwrap_or_else(|| panic!("no {code} in {:#?}", report.findings))
+}
+
+/// Where a condition is made.
+#[derive(Clone, Copy)]
+enum On {
+    Source,
+    Sink,
+}
+
+/// Makes each condition in a pair of its own, and expects its finding, at that weight, with a way
+/// to mend it unless it is only good to know.
+async fn each_shows(cases: &[(On, &str, &str, Severity)]) {
+    for (on, sql, code, severity) in cases {
+        let (source, sink) = pair().await;
+        match on {
+            On::Source => source.run(sql).await,
+            On::Sink => sink.run(sql).await,
+        }
+        let report = check_dsns(&source.dsn, &sink.dsn).await;
+        let finding = found(&report, code);
+        assert_eq!(finding.severity, *severity, "{code}");
+        assert_eq!(report.refuses(), report.refusals().count() > 0);
+        for finding in &report.findings {
+            assert!(!finding.to_string().contains(PASSWORD), "{finding}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_clean_pair_of_cells_has_no_findings() {
+    let (source, sink) = pair().await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(report.findings, []);
+}
+
+/// Guards promise 1: what would lose rows, or mistake one for another, is refused by table.
+#[tokio::test]
+async fn the_shape_of_a_table_is_looked_at_on_both_sides() {
+    use On::{Sink, Source};
+    use Severity::{Info, Refuse, Warn};
+    each_shows(&[
+        (Source, "drop table tag", "table-missing", Refuse),
+        (Sink, "drop table tag", "table-missing", Refuse),
+        (
+            Sink,
+            "alter table tag rename to tags; create view tag as select * from tags",
+            "not-a-table",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table event add extra int",
+            "column-missing",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table event add extra int",
+            "column-only-on-sink",
+            Info,
+        ),
+        (
+            Sink,
+            "alter table event add extra int not null default 1",
+            "column-only-on-sink",
+            Warn,
+        ),
+        (
+            Sink,
+            "alter table event alter body type varchar(20)",
+            "column-type-differs",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table event alter body set not null",
+            "column-not-null",
+            Warn,
+        ),
+        (
+            Sink,
+            "alter table event drop body; alter table event add body text
+            generated always as ('x') stored",
+            "column-generated-differs",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table event add twice bigint generated always as (id * 2) stored",
+            "generated-column",
+            Info,
+        ),
+        (
+            Source,
+            "alter table tag set unlogged",
+            "unlogged",
+            Refuse,
+        ),
+    ])
+    .await;
+}
+
+/// Guards promises 1 and 9: changes are written by key, and a publication must not break the
+/// production's own writes.
+#[tokio::test]
+async fn keys_and_replica_identities_are_looked_at() {
+    use On::{Sink, Source};
+    use Severity::Refuse;
+    each_shows(&[
+        (
+            Sink,
+            "alter table tag drop constraint tag_pkey",
+            "key-not-unique",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table tag drop constraint tag_pkey;
+            create unique index on tag (event_id, key) where value <> ''",
+            "key-not-unique",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table tag drop constraint tag_pkey;
+            alter table tag add primary key (event_id, key) deferrable",
+            "key-not-unique",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table tag drop constraint tag_pkey;
+            alter table tag alter key drop not null; create unique index on tag (event_id, key)",
+            "key-not-unique",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table tag replica identity nothing",
+            "replica-identity-missing",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table tag drop constraint tag_pkey;
+            create unique index on tag (event_id, key)",
+            "replica-identity-missing",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table tag add number int not null default 0;
+            create sequence s; update tag set number = nextval('s');
+            create unique index by_number on tag (number);
+            alter table tag replica identity using index by_number",
+            "replica-identity-lacks-key",
+            Refuse,
+        ),
+    ])
+    .await;
+}
+
+/// Another index that fits is as good as the primary key.
+#[tokio::test]
+async fn a_unique_index_serves_as_key_and_as_replica_identity() {
+    let (source, sink) = pair().await;
+    for cell in [&source, &sink] {
+        cell.run(
+            "alter table tag drop constraint tag_pkey;
+             alter table tag alter key set not null, alter event_id set not null;
+             create unique index by_key on tag (key, event_id);
+             alter table tag replica identity using index by_key",
+        )
+        .await;
+    }
+    assert_eq!(check_dsns(&source.dsn, &sink.dsn).await.findings, []);
+}
+
+/// Guards promises 7 and 8: eviction must not reach out of the graph, nor the copy need what is
+/// outside of it.
+#[tokio::test]
+async fn foreign_keys_and_triggers_are_looked_at() {
+    use On::{Sink, Source};
+    use Severity::{Info, Refuse, Warn};
+    let trigger = "create function nothing() returns trigger language plpgsql
+        as 'begin return old; end'; create trigger told after delete on event
+        for each row execute function nothing()";
+    each_shows(&[
+        (
+            Source,
+            "create table audit (event_id bigint references event on delete cascade)",
+            "cascade-leaves-graph",
+            Refuse,
+        ),
+        (
+            Source,
+            "create table audit (event_id bigint references event on delete set null)",
+            "reference-from-outside",
+            Warn,
+        ),
+        (
+            Source,
+            "create table audit (event_id bigint references event)",
+            "not-in-manifest",
+            Warn,
+        ),
+        (Source, trigger, "delete-trigger", Warn),
+        (
+            Source,
+            "alter table tag drop constraint tag_event_id_fkey",
+            "edge-not-enforced",
+            Info,
+        ),
+        (
+            Source,
+            "alter table tag alter constraint tag_event_id_fkey deferrable",
+            "edge-not-enforced",
+            Info,
+        ),
+        (
+            Sink,
+            "create table region (id bigint primary key); insert into region values (1);
+            alter table project add region_id bigint default 1 references region",
+            "reference-leaves-graph",
+            Warn,
+        ),
+        (Sink, trigger, "sink-trigger", Warn),
+    ])
+    .await;
+}
+
+/// Guards promise 1: another tenant's row is never changed, so what it holds is found first.
+#[tokio::test]
+async fn what_is_taken_on_the_sink_is_found() {
+    use On::Sink;
+    use Severity::Refuse;
+    each_shows(&[
+        (
+            Sink,
+            "insert into organization values (1, 'one')",
+            "sink-holds-organization",
+            Refuse,
+        ),
+        (
+            Sink,
+            "insert into \"group\" (id, project_id) values (8, 2000001);
+            insert into event (id, group_id) values (1000004, 8)",
+            "key-taken",
+            Refuse,
+        ),
+        (
+            Sink,
+            "create unique index on organization (name);
+            update organization set name = 'org 1'",
+            "unique-value-taken",
+            Refuse,
+        ),
+    ])
+    .await;
+}
+
+/// A composite key, uuids and texts are compared like integers; a null is nobody's.
+#[tokio::test]
+async fn keys_of_every_kind_are_compared() {
+    const TEXT_KEYS: &str = "
+root: org
+stores: {default: {type: postgres}}
+relationships:
+  org: {store: default, primary_key: [slug]}
+  doc: {store: default, primary_key: [id], refs: {org_slug: {parent: org}}}
+  part: {store: default, primary_key: [doc_id, name], refs: {doc_id: {parent: doc}}}
+";
+    let schema = "create table org (slug text primary key);
+        create table doc (id uuid primary key, org_slug text not null references org, code char(4),
+            unique (code));
+        create table part (doc_id uuid references doc, name varchar(9), primary key (doc_id, name))";
+    let (source, sink) = (
+        Cell::empty(PgVersion::V16).await,
+        Cell::empty(PgVersion::V16).await,
+    );
+    let doc = "00000000-0000-0000-0000-00000000000";
+    for (cell, slug) in [(&source, "a'b\\c"), (&sink, "other")] {
+        cell.run(schema).await;
+        let sql = "insert into org select $1::text";
+        cell.admin().await.execute(sql, &[&slug]).await.unwrap();
+    }
+    source
+        .run(&format!(
+            "insert into doc select '{doc}1', slug, null from org"
+        ))
+        .await;
+    source
+        .run(&format!("insert into part select '{doc}1', 'it''s'"))
+        .await;
+    let graph = manifest_from_str("manifest.yaml", TEXT_KEYS).unwrap();
+    let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
+    let run = async || check_fleet(&graph, &fleet, "a'b\\c", Limits::default()).await;
+    assert_eq!(run().await.findings, []);
+
+    sink.run(&format!(
+        "insert into doc select '{doc}2', slug, null from org"
+    ))
+    .await;
+    assert_eq!(run().await.findings, []);
+    source.run("update doc set code = 'x'").await;
+    sink.run("update doc set code = 'x'").await;
+    assert_eq!(codes(&run().await), ["unique-value-taken"]);
+    sink.run(&format!("update doc set code = null, id = '{doc}1'"))
+        .await;
+    assert_eq!(codes(&run().await), ["key-taken"]);
+}
+
+/// Guards promise 10 too: an id that is not shown might hold anything.
+#[tokio::test]
+async fn an_organization_that_is_not_there_is_refused_and_another_spelling_is_told() {
+    let (source, sink) = pair().await;
+    let graph = graph();
+    let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
+    let run = async |id: &str| check_fleet(&graph, &fleet, id, Limits::default()).await;
+    assert_eq!(codes(&run("77").await), ["organization-not-found"]);
+    assert_eq!(codes(&run("<script>").await), ["organization-id-invalid"]);
+    assert_eq!(
+        codes(&run("99999999999999999999").await),
+        ["organization-id-invalid"]
+    );
+    let spelling = run("007").await;
+    assert_eq!(codes(&spelling), ["organization-not-found"]);
+    let spelling = run("01").await;
+    assert_eq!(codes(&spelling), ["organization-id-spelling"]);
+    assert!(!spelling.refuses());
+}
+
+/// Guards promise 9: a move from a database to itself would end by deleting what it moved.
+#[tokio::test]
+async fn one_database_under_two_names_is_refused() {
+    let (source, sink) = pair().await;
+    let other_name = source.dsn.replace("host=127.0.0.1", "host=localhost");
+    assert_ne!(other_name, source.dsn);
+    let report = check_dsns(&source.dsn, &other_name).await;
+    assert_eq!(found(&report, "source-is-sink").severity, Severity::Refuse);
+    // Two databases of one server are two databases.
+    let beside = Cell::new(PgVersion::V16).await;
+    assert_eq!(check_dsns(&source.dsn, &beside.dsn).await.findings, []);
+    drop(sink);
+}
+
+/// All findings at once: what cannot be reached does not hide what is wrong elsewhere.
+#[tokio::test]
+async fn an_unreachable_database_does_not_stop_the_rest() {
+    let (source, _) = pair().await;
+    source.run("alter table tag replica identity nothing").await;
+    let nowhere = format!("host=127.0.0.1 port=1 user=x password={PASSWORD} dbname=x");
+    let report = check_dsns(&source.dsn, &nowhere).await;
+    let unreachable: Vec<&Finding> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "unreachable")
+        .collect();
+    assert_eq!(unreachable.len(), 2, "{:#?}", report.findings);
+    assert!(unreachable.iter().all(|finding| finding.mend.is_some()));
+    found(&report, "replica-identity-missing");
+    for finding in &report.findings {
+        assert!(!finding.to_string().contains(PASSWORD), "{finding}");
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_the_fleet_lacks_is_named() {
+    let (source, sink) = pair().await;
+    let graph = graph();
+    let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
+    let (from, to) = ("from".parse().unwrap(), "nowhere".parse().unwrap());
+    let limits = Limits::default();
+    let org = org(1);
+    let job = Job {
+        graph: &graph,
+        fleet: &fleet,
+        from: &from,
+        to: &to,
+        org: &org,
+        limits,
+    };
+    let report = preflight::check(&job).await;
+    assert_eq!(codes(&report), ["unknown-cell"]);
+    let report = preflight::check(&Job { to: &from, ..job }).await;
+    assert_eq!(codes(&report), ["source-is-sink"]);
+}
+
+/// A role of its own, with nothing granted.
+async fn role(cell: &Cell<'_>) -> (String, String) {
+    let role = fresh_name("role");
+    cell.run(&format!("create role {role} login password 'x'"))
+        .await;
+    let dsn = cell.dsn.replace("user=postgres", &format!("user={role}"));
+    (role, dsn.replace(PASSWORD, "x"))
+}
+
+/// Each right that is missing is named with the statement that grants it; with all of them granted,
+/// as the findings say, nothing is left.
+#[tokio::test]
+async fn a_role_without_rights_is_told_what_to_grant() {
+    let (source, sink) = pair().await;
+    let (from_role, from) = role(&source).await;
+    let (_, to) = role(&sink).await;
+    let report = check_dsns(&from, &to).await;
+    for code in [
+        "no-table-privilege",
+        "cannot-publish",
+        "no-replication-attribute",
+        "cannot-see-sessions",
+        "no-sequence-privilege",
+        "no-state-schema",
+    ] {
+        assert!(found(&report, code).mend.is_some(), "{code}");
+    }
+    for finding in &report.findings {
+        let Some(mend) = finding.mend.as_deref() else {
+            continue;
+        };
+        if !mend.starts_with("grant") && !mend.starts_with("alter role") {
+            continue;
+        }
+        let is_source = finding.place.cell.as_ref().unwrap().as_str() == "from";
+        if is_source {
+            source.run(mend).await
+        } else {
+            sink.run(mend).await
+        }
+    }
+    let left = check_dsns(&from, &to).await;
+    let codes = codes(&left);
+    assert!(
+        codes.iter().all(|code| *code == "sequence-not-owned"),
+        "{:#?}",
+        left.findings
+    );
+
+    // A policy that binds the role hides rows from it; the owner's role is not bound.
+    source
+        .run(&format!(
+            "create role {from_role}_owner; alter table tag owner to {from_role}_owner;
+             grant select, delete on tag to {from_role};
+             alter table tag enable row level security",
+        ))
+        .await;
+    let report = check_dsns(&from, &to).await;
+    found(&report, "row-security-binds");
+    found(&report, "cannot-publish");
+}
+
+#[tokio::test]
+async fn a_sequence_that_hands_out_ids_in_advance_is_told() {
+    each_shows(&[(
+        On::Sink,
+        "alter sequence event_id_seq cache 50",
+        "sequence-cache",
+        Severity::Warn,
+    )])
+    .await;
+}
+
+#[tokio::test]
+async fn a_blob_store_that_migrates_is_refused() {
+    let (source, sink) = pair().await;
+    let manifest = MANIFEST.replace(
+        "stores:\n",
+        "stores:\n  files:\n    type: blob_store\n    eviction: keep\n",
+    );
+    let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
+    let text = format!(
+        "cells:
+  from:
+    databases: [{{primary_dsn: {}, stores: [default]}}]
+    blobs: {{files: {{file_path: /srv/a}}}}
+  to:
+    databases: [{{primary_dsn: {}, stores: [default]}}]
+    blobs: {{files: {{file_path: /srv/b}}}}
+ledger: {{dsn: {}}}
+",
+        source.dsn, sink.dsn, sink.dsn
+    );
+    let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
+    let report = check_fleet(&graph, &fleet, "1", Limits::default()).await;
+    assert_eq!(codes(&report), ["blobs-not-moved"]);
+}
+
+/// Two stores that share a sink database are streamed side by side.
+#[tokio::test]
+async fn a_foreign_key_between_stores_of_one_sink_is_told() {
+    let (source, sink) = pair().await;
+    let manifest = MANIFEST
+        .replace("stores:\n", "stores:\n  releases:\n    type: postgres\n")
+        .replace(
+            "  release:\n    store: default",
+            "  release:\n    store: releases",
+        );
+    let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
+    let text = format!(
+        "cells:
+  from: {{databases: [{{primary_dsn: {}, stores: [default, releases]}}]}}
+  to: {{databases: [{{primary_dsn: {}, stores: [default, releases]}}]}}
+ledger: {{dsn: {}}}
+",
+        source.dsn, sink.dsn, sink.dsn
+    );
+    let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
+    let report = check_fleet(&graph, &fleet, "1", Limits::default()).await;
+    let crossing = ["reference-crosses-stores", "reference-crosses-stores"];
+    assert_eq!(codes(&report), crossing);
+}
+
+/// What is wrong with a server is told by server.
+#[tokio::test]
+async fn the_servers_settings_are_looked_at() {
+    let options = ClusterOptions::new(PgVersion::V16)
+        .setting("wal_level = replica")
+        .setting("max_replication_slots = 1")
+        .setting("max_wal_senders = 0")
+        .setting("max_slot_wal_keep_size = -1");
+    let cluster = Cluster::start(options).await.unwrap();
+    let source = Cell::empty_on(&cluster).await;
+    source.run(SCHEMA).await;
+    source.run(&fill(1, 3, 10)).await;
+    let admin = source.admin().await;
+    let taken = "select pg_create_physical_replication_slot('taken')";
+    admin.execute(taken, &[]).await.unwrap();
+    let (_, sink) = pair().await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    let expected = [
+        "no-free-slot",
+        "no-free-walsender",
+        "wal-level",
+        "wal-without-limit",
+    ];
+    assert_eq!(codes(&report), expected);
+    // The same server as a sink lacks nothing.
+    let (good, _) = pair().await;
+    source
+        .run("drop schema public cascade; create schema public")
+        .await;
+    source.run(SCHEMA).await;
+    assert_eq!(check_dsns(&good.dsn, &source.dsn).await.findings, []);
+}
+
+#[tokio::test]
+async fn a_source_that_is_too_old_is_refused() {
+    let (source, sink) = (
+        Cell::new(PgVersion::V14).await,
+        Cell::new(PgVersion::V16).await,
+    );
+    source.run(&fill(1, 3, 10)).await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(codes(&report), ["server-version"]);
+}
+
+/// Guards promise 9: who blocks the making of a slot is named before the move begins.
+#[tokio::test]
+async fn long_and_prepared_transactions_are_named() {
+    let cluster = Cluster::start(ClusterOptions::new(PgVersion::V16))
+        .await
+        .unwrap();
+    let source = Cell::empty_on(&cluster).await;
+    source.run(SCHEMA).await;
+    source.run(&fill(1, 3, 10)).await;
+    let (_, sink) = pair().await;
+    let mut writing = source.admin().await;
+    let tx = writing.transaction().await.unwrap();
+    tx.batch_execute("insert into organization values (5, 'five')")
+        .await
+        .unwrap();
+    source
+        .run("begin; insert into organization values (6, 'six'); prepare transaction 'forgotten'")
+        .await;
+    let graph = graph();
+    let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
+    let limits = Limits {
+        long_transaction: Duration::ZERO,
+        ..Limits::default()
+    };
+    let report = check_fleet(&graph, &fleet, "1", limits).await;
+    assert_eq!(codes(&report), ["long-transaction", "prepared-transaction"]);
+    assert!(
+        found(&report, "prepared-transaction")
+            .what
+            .contains("forgotten")
+    );
+}
+
+/// Guards promise 7: without feedback a vacuum on the primary would lose the slots.
+#[tokio::test]
+async fn a_standby_is_looked_at_as_the_decoder() {
+    let primary = Cluster::start(ClusterOptions::new(PgVersion::V16))
+        .await
+        .unwrap();
+    let source = Cell::empty_on(&primary).await;
+    source.run(SCHEMA).await;
+    source.run(&fill(1, 3, 10)).await;
+    let standby = Standby::of(&primary).await.unwrap();
+    standby.catch_up(&primary).await.unwrap();
+    let (_, sink) = pair().await;
+    let other = Cell::new(PgVersion::V17).await;
+    let graph = graph();
+    let standby_dsn = standby.dsn(&source.database);
+    let run = async |standby: &str| {
+        let fleet = fleet(&source.dsn, Some(standby), &sink.dsn, &graph);
+        check_fleet(&graph, &fleet, "1", Limits::default()).await
+    };
+    assert_eq!(run(&standby_dsn).await.findings, []);
+    assert_eq!(codes(&run(&source.dsn).await), ["standby-is-primary"]);
+    found(&run(&other.dsn).await, "standby-of-another");
+    let report = {
+        let fleet = fleet(&standby_dsn, None, &sink.dsn, &graph);
+        check_fleet(&graph, &fleet, "1", Limits::default()).await
+    };
+    found(&report, "not-a-primary");
+
+    let admin = standby.admin("postgres").await.unwrap();
+    for sql in [
+        "alter system set hot_standby_feedback = off",
+        "alter system set primary_slot_name = ''",
+        "select pg_reload_conf()",
+    ] {
+        admin.batch_execute(sql).await.unwrap();
+    }
+    standby.restart().await.unwrap();
+    assert_eq!(
+        codes(&run(&standby_dsn).await),
+        ["no-standby-feedback", "no-physical-slot"]
+    );
+}

@@ -1,0 +1,5 @@
+//! Processes that die, or are taken for dead. The move goes on by itself and ends right.
+
+mod servers;
+mod worker;
+mod zombie;

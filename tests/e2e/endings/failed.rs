@@ -1,0 +1,113 @@
+//! Moves that fail by a finding, and moves that nobody drives any more.
+
+use anyhow::{Context as _, Result};
+use monarch_demo::observe::{leftovers, total};
+use monarch_harness::Program;
+use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
+use serde_json::json;
+
+/// Streams, runs `sql` on a store's source, and waits until the move has failed for `code` and its
+/// slots are gone; then the abort scrubs the sink.
+async fn fails_by_name(store: &str, sql: &str, code: &str) -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let neighbours = Neighbours::of(&scene.fleet).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene
+        .source(store)
+        .await?
+        .batch_execute(sql)
+        .await
+        .context("disturb the move")?;
+    scene.until("failed", &worker).await?;
+    let reason = scene
+        .operator
+        .ledger("select reason_code || ': ' || reason from monarch_ledger.move")
+        .await?
+        .unwrap_or_default();
+    assert!(reason.contains(code), "{reason}");
+    no_log_is_held(&scene, &worker).await?;
+    scene.abort("clean up").await?;
+    scene.until("aborted", &worker).await?;
+    let result = scene.result("org-move-1").await?;
+    assert!(result.to_string().contains(code), "{result}");
+    assert_eq!(
+        total(&org_on(&scene.fleet.sink).await?),
+        0,
+        "rows stayed on the sink"
+    );
+    neighbours.assert_untouched_on_sink(&scene.fleet).await?;
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// A failed move holds no slot while it waits for somebody to scrub.
+async fn no_log_is_held(scene: &Scene<'_>, worker: &Program) -> Result<()> {
+    let dropped = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
+    scene.operator.until(dropped, worker, PATIENCE).await?;
+    let left = leftovers(&scene.fleet.source).await?;
+    let held = |line: &&String| line.contains("slot ") || line.contains("publication ");
+    assert_eq!(left.iter().find(held), None, "{left:?}");
+    Ok(())
+}
+
+/// The static spine is what the whole move is scoped by: a new project fails it.
+#[tokio::test]
+async fn a_new_static_row_fails_the_move_by_name() -> Result<()> {
+    let sql = "insert into project (organization_id, slug) values (1, 'new')";
+    fails_by_name("default", sql, "static-spine-changed").await
+}
+
+/// A TRUNCATE cannot be told apart by tenant, so it fails the move, whoever had rows there.
+#[tokio::test]
+async fn a_truncate_fails_the_move_by_name() -> Result<()> {
+    fails_by_name("events", "truncate event_tag", "truncate").await
+}
+
+/// A changed column is found before a wrong row lands, also if the table sees no change.
+#[tokio::test]
+async fn a_changed_schema_fails_the_move_by_name() -> Result<()> {
+    let sql = "alter table quota add column extra integer default 7";
+    fails_by_name("metrics", sql, "schema-changed").await
+}
+
+/// Promise 7, when nobody ends a move: the workflow is terminated and the worker gone. The sweep
+/// drops slots, publications and fence and fails the move; a new workflow scrubs what it left.
+#[tokio::test]
+async fn a_terminated_move_is_swept() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let neighbours = Neighbours::of(&scene.fleet).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let terminate = ["workflow", "terminate", "--workflow-id", "org-move-1"];
+    scene.operator.temporal(terminate).await?.success()?;
+    worker.kill_9().await?;
+    let left = leftovers(&scene.fleet.source).await?;
+    assert!(
+        left.iter().any(|line| line.contains("slot ")),
+        "nothing to sweep: {left:?}"
+    );
+
+    let swept = scene.operator.monarch(["sweep"]).await?.success()?;
+    assert!(swept.output.contains("organization 1"), "{}", swept.text());
+    assert_eq!(scene.operator.phase(1).await?.as_deref(), Some("failed"));
+    let left = leftovers(&scene.fleet.source).await?;
+    assert!(left.is_empty(), "{left:?}");
+    assert!(scene.fleet.control.may_write(1, "us1")?);
+    let again = scene.operator.monarch(["sweep"]).await?.success()?;
+    assert!(
+        !again.output.contains("organization 1"),
+        "swept twice: {}",
+        again.text()
+    );
+
+    let worker = scene.operator.worker()?;
+    scene
+        .operator
+        .monarch(["move", "adopt", "--org", "1"])
+        .await?
+        .success()?;
+    scene.until("aborted", &worker).await?;
+    assert_eq!(total(&org_on(&scene.fleet.sink).await?), 0);
+    neighbours.assert_untouched(&scene.fleet).await?;
+    assert_nothing_left(&scene.fleet).await
+}

@@ -1,0 +1,6 @@
+//! Moves that do not succeed: refused, given up, failed, forsaken. The source must not notice, and
+//! nothing may stay behind.
+
+mod failed;
+mod given_up;
+mod refused;

@@ -1,0 +1,250 @@
+//! What holds between the flip and the end.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use monarch_demo::Organization;
+use monarch_demo::observe::total;
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, shared};
+use monarch_tests::{Neighbours, Scene, Stage, assert_nothing_left, org_on};
+use serde_json::json;
+
+/// The application on the sink numbers new rows past the moved ones.
+#[tokio::test]
+async fn a_default_insert_on_the_sink_meets_no_moved_key() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene.cut_over().await?;
+    let sink = scene.sink().await?;
+    let inserts = [
+        "insert into team (organization_id, name) values (1, 'new'), (3, 'new')",
+        r#"insert into "Issue" (project_id, "shortId", title) values (11, 1, 'new'), (31, 1, 'new')"#,
+        "insert into invitation (email) select 'new' from generate_series(1, 50)",
+        "insert into metric_series (project_id, name) values (11, 'new'), (31, 'new')",
+        "insert into project (organization_id, slug) values (1, 'new')",
+        "insert into organization (slug, name) values ('new', 'new')",
+    ];
+    for insert in inserts {
+        sink.batch_execute(insert)
+            .await
+            .with_context(|| insert.to_owned())?;
+    }
+    Ok(())
+}
+
+/// Promise 8: what was written on the source after the flip is not evicted; it is listed by table,
+/// and the operator's word is needed to go on.
+#[tokio::test]
+async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let held = Held::by(&scene)?;
+    let cut = scene.update("cut_over", "{}");
+    let late = async {
+        held.reached().await?;
+        scene
+            .source("default")
+            .await?
+            .batch_execute(
+                "insert into app.setting values (1, 'late', '1'), (1, 'later', '2');
+                 update team set name = 'late' where id = (select min(id) from team
+                                                           where organization_id = 1)",
+            )
+            .await
+            .context("write late")?;
+        held.let_go()
+    };
+    let (answer, late) = tokio::join!(cut, late);
+    late?;
+    assert_eq!(answer?["phase"], "cut_over");
+    let sink = org_on(&scene.fleet.sink).await?;
+
+    scene.until("cut_over", &worker).await?;
+    scene.update("evict", "{}").await?;
+    let refused = async |words: &str| {
+        let words = format!(
+            "exists (select from monarch_ledger.move_unit where late_changes::text ~ '{words}')"
+        );
+        scene
+            .operator
+            .until(&words, &worker, monarch_tests::PATIENCE)
+            .await
+    };
+    refused("app.setting.*: 2").await?;
+    refused("team.*: 1").await?;
+    let blocked = until_blocked(&scene).await?;
+    ensure!(
+        blocked.contains("app.setting") && blocked.contains('2'),
+        "{blocked}"
+    );
+    ensure!(blocked.contains("team"), "{blocked}");
+    assert_eq!(scene.operator.phase(1).await?.as_deref(), Some("cut_over"));
+    ensure!(
+        total(&org_on(&scene.fleet.source).await?) > 100,
+        "rows were evicted"
+    );
+    assert_eq!(
+        org_on(&scene.fleet.sink).await?,
+        sink,
+        "a late write reached the sink"
+    );
+
+    scene
+        .update("evict", r#"{"accept_late_changes": true}"#)
+        .await?;
+    scene.until("finalized", &worker).await?;
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), 0);
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// The last gap: a row that is written after the slot was read to its head and dropped is in no
+/// slot any more. Its version is newer than the snapshot that eviction deletes by.
+#[tokio::test]
+async fn a_row_written_after_the_tail_was_read_stops_the_eviction() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let neighbours = Neighbours::of(&scene.fleet).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene.cut_over().await?;
+    let closed = "(select bool_and(tail_snapshot is not null) from monarch_ledger.move_unit)";
+    scene
+        .operator
+        .until(closed, &worker, monarch_tests::PATIENCE)
+        .await?;
+    scene
+        .source("events")
+        .await?
+        .batch_execute("update event_group set times_seen = -1 where project_id = 12")
+        .await?;
+    scene.update("evict", "{}").await?;
+    let blocked = until_blocked(&scene).await?;
+    ensure!(blocked.contains("event_group"), "{blocked}");
+    let kept = org_on(&scene.fleet.source).await?;
+    ensure!(
+        kept["events"]["event_group"].count > 0,
+        "the newer rows were evicted"
+    );
+    neighbours.assert_untouched(&scene.fleet).await
+}
+
+/// Promise 5, after the seal: the source is killed while the flip is under way and delivers again
+/// what it had delivered before; the organization has lived on, on the sink, and keeps what it wrote.
+#[tokio::test]
+async fn what_is_delivered_again_after_the_flip_changes_nothing_on_the_sink() -> Result<()> {
+    let main = Cluster::start(ClusterOptions::new(PgVersion::V15)).await?;
+    let shared = shared::cluster(PgVersion::V15).await;
+    let scene = Scene::set(Stage::on(&main, None, shared, shared).await).await?;
+    let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let held = Held::by(&scene)?;
+    let cut = scene.update("cut_over", "{}");
+    let meanwhile = async {
+        held.reached().await?;
+        main.kill_9().await?;
+        main.restart().await?;
+        // The organization's life on the sink has begun.
+        scene
+            .sink()
+            .await?
+            .batch_execute(
+                r#"update "Issue" set title = 'lives on' where project_id = any ('{11,12,13}');
+                   update app.setting set value = '"lives on"' where organization_id = 1;
+                   delete from comment where issue_id in (
+                       select id from "Issue" where project_id = any ('{11,12,13}'));
+                   update event set size_bytes = 0"#,
+            )
+            .await
+            .context("write on the sink")?;
+        let lives_on = org_on(&scene.fleet.sink).await?;
+        held.let_go()?;
+        anyhow::Ok(lives_on)
+    };
+    let (answer, lives_on) = tokio::join!(cut, meanwhile);
+    let lives_on = lives_on?;
+    assert_eq!(answer?["phase"], "cut_over");
+    // The writers of the killed cluster met an error, as they must.
+    drop(traffic);
+    scene.update("evict", "{}").await?;
+    scene.until("finalized", &worker).await?;
+    assert_eq!(org_on(&scene.fleet.sink).await?, lives_on);
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), 0);
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// What the workflow says keeps it from going on, once it says something.
+async fn until_blocked(scene: &Scene<'_>) -> Result<String> {
+    let words = [
+        "workflow",
+        "query",
+        "--workflow-id",
+        "org-move-1",
+        "--type",
+        "status",
+    ];
+    let look = async {
+        loop {
+            let query = words.into_iter().chain(["--output", "json"]);
+            let said = scene.operator.temporal(query).await?.success()?;
+            let status: serde_json::Value = serde_json::from_str(&said.output)?;
+            let blocked = &status["queryResult"][0]["blocked_by"];
+            if blocked
+                .as_array()
+                .is_some_and(|reasons| !reasons.is_empty())
+            {
+                return Ok(blocked.to_string());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(monarch_tests::PATIENCE, look)
+        .await
+        .context("nothing blocks the move")?
+}
+
+/// A flip that is held by the control plane: units are sealed, the routing has not changed.
+struct Held {
+    folder: std::path::PathBuf,
+}
+
+impl Held {
+    /// Puts a script before the control plane's own that waits in `flip` to be let go.
+    fn by(scene: &Scene<'_>) -> Result<Self> {
+        let folder = scene.fleet.control.folder().to_owned();
+        let routing = folder.join("routing");
+        fs::rename(&routing, folder.join("routing-proper"))?;
+        let script = "#!/bin/sh\n\
+            here=$(dirname \"$0\")\n\
+            if [ \"$1\" = flip ]; then\n  \
+              : >\"$here/reached\"\n  \
+              while [ ! -e \"$here/let-go\" ]; do sleep 0.05; done\n\
+            fi\n\
+            exec \"$here/routing-proper\" \"$@\"\n";
+        // Written aside and renamed: a script that is being written cannot be run.
+        fs::write(folder.join("routing.new"), script)?;
+        fs::set_permissions(
+            folder.join("routing.new"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )?;
+        fs::rename(folder.join("routing.new"), &routing)?;
+        Ok(Self { folder })
+    }
+
+    async fn reached(&self) -> Result<()> {
+        let reached = async {
+            while !self.folder.join("reached").exists() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(monarch_tests::PATIENCE, reached)
+            .await
+            .context("the flip never came")
+    }
+
+    fn let_go(&self) -> Result<()> {
+        fs::write(self.folder.join("let-go"), "").context("let the flip go")
+    }
+}

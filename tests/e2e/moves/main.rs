@@ -1,0 +1,5 @@
+//! Moves that succeed: whole, under traffic, between versions, and what holds after the flip.
+
+mod after_flip;
+mod real_manifest;
+mod whole;

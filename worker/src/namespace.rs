@@ -1,0 +1,159 @@
+//! What a move needs of its namespace: search attributes and the sweep's schedule.
+//!
+//! Both are made when they are missing and left alone when they are there: an operator may have
+//! paused the schedule, and must not find it running again after a deploy.
+
+use std::time::Duration;
+
+use monarch_workflows::contract::SweepInput;
+use monarch_workflows::org_move::{MOVE_PHASE, ORG_ID, SINK_CELL, SOURCE_CELL};
+use monarch_workflows::{Sweep, queue};
+use temporalio_client::errors::ClientError;
+use temporalio_client::grpc::OperatorService as _;
+use temporalio_client::schedules::{
+    CreateScheduleOptions, ScheduleAction, ScheduleError, ScheduleOverlapPolicy, ScheduleSpec,
+};
+use temporalio_client::tonic::{Code, Request, Status};
+use temporalio_client::{Client, WorkflowCountOptions};
+use temporalio_common::protos::temporal::api::enums::v1::IndexedValueType;
+use temporalio_common::protos::temporal::api::operatorservice::v1::AddSearchAttributesRequest;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::WorkerError;
+use crate::temporal::{is_transient, names_namespace};
+
+/// The id of the schedule that runs the sweep.
+pub const SWEEP_SCHEDULE: &str = "monarch-sweep";
+/// How often it runs.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
+/// How long a move that nobody drives may be silent before the sweep ends it.
+pub const SWEEP_SILENT_FOR: Duration = Duration::from_secs(600);
+
+/// Servers learn of a new search attribute from each other; a minute is their refresh interval.
+const ATTRIBUTES_USABLE_WITHIN: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The pause while the server is away.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
+const ATTRIBUTES: &str = "register the search attributes";
+const SCHEDULE: &str = "make the schedule of the sweep";
+
+/// Makes sure of both, and tries again while the server is away.
+pub(crate) async fn ensure(client: &Client) -> Result<(), WorkerError> {
+    patiently(ATTRIBUTES, async || ensure_attributes(client).await).await?;
+    patiently(SCHEDULE, async || ensure_schedule(client).await).await
+}
+
+async fn patiently(
+    doing: &'static str,
+    attempt: impl AsyncFn() -> Result<(), Status>,
+) -> Result<(), WorkerError> {
+    loop {
+        match attempt().await {
+            Ok(()) => return Ok(()),
+            Err(status) if is_transient(&status) => {
+                warn!(
+                    doing,
+                    reason = status.message(),
+                    "Temporal is away; trying again"
+                );
+                tokio::time::sleep(RETRY_EVERY).await;
+            }
+            Err(status) => {
+                return Err(WorkerError::Namespace {
+                    doing,
+                    reason: advice(doing, &status),
+                });
+            }
+        }
+    }
+}
+
+fn advice(doing: &'static str, status: &Status) -> String {
+    let what_to_do = match status.code() {
+        _ if names_namespace(status) => "create the namespace, or set TEMPORAL_NAMESPACE",
+        Code::PermissionDenied | Code::Unimplemented if doing == ATTRIBUTES => {
+            "create OrgId, MovePhase, SourceCell and SinkCell as Keyword in the namespace by hand"
+        }
+        _ => "see the server's log",
+    };
+    format!("{} ({what_to_do})", status.message())
+}
+
+fn attribute_names() -> [String; 4] {
+    [&ORG_ID, &MOVE_PHASE, &SOURCE_CELL, &SINK_CELL].map(|key| key.name().to_owned())
+}
+
+/// Registers what is missing and waits until a list can be filtered by all of them.
+async fn ensure_attributes(client: &Client) -> Result<(), Status> {
+    if are_usable(client).await? {
+        return Ok(());
+    }
+    for name in attribute_names() {
+        add_attribute(client, &name).await?;
+    }
+    let since = Instant::now();
+    while !are_usable(client).await? {
+        if since.elapsed() > ATTRIBUTES_USABLE_WITHIN {
+            return Err(Status::failed_precondition(
+                "they were registered and still cannot be used",
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    info!("registered the search attributes");
+    Ok(())
+}
+
+async fn are_usable(client: &Client) -> Result<bool, Status> {
+    let query = attribute_names().map(|name| format!("{name} = 'none'"));
+    let counted = client
+        .count_workflows(query.join(" and "), WorkflowCountOptions::default())
+        .await;
+    match counted {
+        Ok(_) => Ok(true),
+        Err(ClientError::Rpc(status)) if status.code() == Code::InvalidArgument => Ok(false),
+        Err(ClientError::Rpc(status)) => Err(status),
+        Err(other) => Err(Status::internal(other.to_string())),
+    }
+}
+
+/// One at a time: a server refuses a list of which one exists as a whole.
+async fn add_attribute(client: &Client, name: &str) -> Result<(), Status> {
+    let keyword = IndexedValueType::Keyword as i32;
+    let request = AddSearchAttributesRequest {
+        search_attributes: [(name.to_owned(), keyword)].into(),
+        namespace: client.options().namespace.clone(),
+    };
+    let mut connection = client.connection().clone();
+    match connection
+        .add_search_attributes(Request::new(request))
+        .await
+    {
+        Err(status) if status.code() != Code::AlreadyExists => Err(status),
+        _ => Ok(()),
+    }
+}
+
+async fn ensure_schedule(client: &Client) -> Result<(), Status> {
+    let input = SweepInput {
+        silent_for: SWEEP_SILENT_FOR,
+    };
+    let action = ScheduleAction::start_workflow(Sweep::run, input, queue::MONARCH, SWEEP_SCHEDULE);
+    let options = CreateScheduleOptions::builder()
+        .action(action)
+        .spec(ScheduleSpec::from_interval(SWEEP_EVERY))
+        .overlap_policy(ScheduleOverlapPolicy::Skip)
+        .note("Ends moves that nobody drives any more.")
+        .build();
+    match client.create_schedule(SWEEP_SCHEDULE, options).await {
+        Ok(_) => {
+            info!(schedule = SWEEP_SCHEDULE, "made the schedule of the sweep");
+            Ok(())
+        }
+        Err(ScheduleError::Rpc(status)) if status.code() == Code::AlreadyExists => Ok(()),
+        Err(ScheduleError::Rpc(status)) => Err(status),
+        Err(other) => Err(Status::internal(other.to_string())),
+    }
+}
