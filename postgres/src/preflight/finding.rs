@@ -154,6 +154,16 @@ impl Report {
             .filter(|finding| finding.severity == Severity::Refuse)
     }
 
+    /// Lets the move start in spite of a kind of finding in one table: what was accepted by name
+    /// is still told, as a warning.
+    pub fn accept(&mut self, code: &str, table: &TableName) {
+        for finding in &mut self.findings {
+            if finding.code == code && finding.place.table.as_ref() == Some(table) {
+                finding.severity = finding.severity.max(Severity::Warn);
+            }
+        }
+    }
+
     /// Whether any finding forbids the move.
     pub fn refuses(&self) -> bool {
         self.refusals().next().is_some()

@@ -18,6 +18,7 @@ mod rows;
 mod server;
 mod shape;
 mod supply;
+mod ties;
 mod waits;
 
 use std::time::Duration;

@@ -12,6 +12,7 @@ use tokio_postgres::{Client, Row};
 
 use super::finding::{Finding, Place};
 use super::open::{Open, not_checked};
+use super::ties::Ties;
 use super::{Job, told};
 use crate::catalog::Relation;
 use crate::scope::Scope;
@@ -157,6 +158,12 @@ async fn one_store(
         // A table or column is missing, which is told as such.
         _ => return Vec::new(),
     };
+    let ties = Ties {
+        graph: job.graph,
+        from,
+        scope: &theirs,
+        spine,
+    };
     let mut findings = Vec::new();
     for table in job.graph.walk(store) {
         let pair = Pair {
@@ -167,6 +174,10 @@ async fn one_store(
             ours: &ours,
         };
         match pair.check(job.limits.compared_keys).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(not_checked(&pair.place(), &error)),
+        }
+        match ties.check(table).await {
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(not_checked(&pair.place(), &error)),
         }

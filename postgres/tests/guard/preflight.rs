@@ -7,7 +7,7 @@ use monarch_config::{Fleet, Graph, fleet_from_str, manifest_from_str};
 use monarch_harness::{Cluster, ClusterOptions, PASSWORD, PgVersion, Standby, fresh_name};
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 
-use crate::cells::{Cell, MANIFEST, SCHEMA, fill, graph, org};
+use crate::cells::{Cell, MANIFEST, SCHEMA, fill, graph, org, table};
 
 /// A source with organization 1, and a sink with organization 2.
 async fn pair() -> (Cell<'static>, Cell<'static>) {
@@ -160,12 +160,7 @@ async fn the_shape_of_a_table_is_looked_at_on_both_sides() {
             "generated-column",
             Info,
         ),
-        (
-            Source,
-            "alter table tag set unlogged",
-            "unlogged",
-            Refuse,
-        ),
+        (Source, "alter table tag set unlogged", "unlogged", Refuse),
     ])
     .await;
 }
@@ -552,6 +547,40 @@ ledger: {{dsn: {}}}
     let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
     let report = check_fleet(&graph, &fleet, "1", Limits::default()).await;
     assert_eq!(codes(&report), ["blobs-not-moved"]);
+}
+
+/// Guards promise 1: which organization a row is of is not guessed where its edges disagree; the
+/// owner of the data says so by name.
+#[tokio::test]
+async fn rows_whose_edges_disagree_are_refused_until_they_are_accepted() {
+    let (source, sink) = pair().await;
+    let manifest = MANIFEST.replace(
+        "      project_id: {parent: project}\n  event:",
+        "      project_id: {parent: project}\n      release_id: {parent: release}\n  event:",
+    );
+    let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
+    let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
+    let run = async || check_fleet(&graph, &fleet, "1", Limits::default()).await;
+    assert_eq!(run().await.findings, []);
+
+    source.run(&fill(2, 3, 10)).await;
+    source
+        .run("update \"group\" set release_id = 2000001 where id = 1000001")
+        .await;
+    let mut report = run().await;
+    assert_eq!(codes(&report), ["edges-disagree"]);
+    assert!(report.refuses());
+    report.accept("edges-disagree", &table("group"));
+    assert!(!report.refuses());
+    assert_eq!(report.findings[0].severity, Severity::Warn);
+
+    source
+        .run("update \"group\" set release_id = null where id = 1000001")
+        .await;
+    source
+        .run("update \"group\" set project_id = null where id = 1000002")
+        .await;
+    assert_eq!(codes(&run().await), ["tied-by-another-edge"]);
 }
 
 /// Two stores that share a sink database are streamed side by side.
