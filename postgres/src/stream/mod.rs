@@ -114,9 +114,10 @@ pub struct Report {
     pub acknowledged: Lsn,
     /// The end of the source's log as its walsender last said.
     pub source_head: Lsn,
-    /// The last change of the organization that was applied since the mover began.
+    /// The last change of the organization that was applied, by this mover or one before.
     pub last_change: Option<LastChange>,
-    /// The last barrier that was met since the mover began: all before it is durable on the sink.
+    /// The last barrier that was met, by this mover or one before: all before it is durable on the
+    /// sink.
     pub barrier: Option<Barrier>,
     /// Rows written or deleted on the sink since the mover began.
     pub changes: u64,

@@ -87,7 +87,7 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
     let writer = SessionPurpose::writer(application.clone());
     let reader = SessionPurpose::reader(application);
     let mut sink = Session::connect(&job.sink, &writer).await?;
-    let position = take_sink(&mut sink, job).await?;
+    let (state, position) = take_sink(&mut sink, job).await?;
     let source = Session::connect(&job.source, &reader).await?;
     take_slot(&source, &job.slot, &job.unit, job.epoch, position).await?;
     let tables = Tables::load(&source, &sink, job).await?;
@@ -109,7 +109,16 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
         sink,
         statements: std::collections::HashMap::new(),
     };
-    Ok(Mover::new(job, stream, tables, applier, position))
+    let report = Report {
+        received: position,
+        applied: position,
+        acknowledged: position,
+        source_head: position,
+        last_change: state.last_change,
+        barrier: state.barrier,
+        ..Report::default()
+    };
+    Ok(Mover::new(job, stream, tables, applier, report))
 }
 
 /// A running mover.
@@ -138,8 +147,9 @@ impl Mover {
         stream: ReplicationStream,
         tables: Arc<Tables>,
         applier: Applier,
-        position: Lsn,
+        report: Report,
     ) -> Self {
+        let position = report.acknowledged;
         let (queue, incoming) = mpsc::channel(2 * QUEUE_KIB);
         let (outgoing, results) = mpsc::unbounded_channel();
         let seen = Arc::new(AtomicU64::new(0));
@@ -151,13 +161,6 @@ impl Mover {
             Arc::clone(&seen),
             position,
         ));
-        let report = Report {
-            received: position,
-            applied: position,
-            acknowledged: position,
-            source_head: position,
-            ..Report::default()
-        };
         Self {
             stream: Some(stream),
             assembler: Assembler::new(tables, job.spool.clone(), position),

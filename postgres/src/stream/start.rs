@@ -29,9 +29,9 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Makes the job's mover the unit's writer, and checks that its sink can be built upon; where it
-/// stands.
-pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<Lsn, StreamError> {
+/// Makes the job's mover the unit's writer, and checks that its sink can be built upon; how the
+/// unit stands, and where.
+pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<(State, Lsn), StreamError> {
     let state = match sink::take_over(sink, &job.unit, job.epoch, TAKE_OVER_TIMEOUT).await? {
         TakeOver::Held(state) => state,
         TakeOver::Superseded { .. } => {
@@ -56,7 +56,8 @@ pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<Lsn, Strea
             .into());
         }
     }
-    Ok(standing(&state, job.acknowledged)?)
+    let position = standing(&state, job.acknowledged)?;
+    Ok((state, position))
 }
 
 /// Where the sink stands, if it can be built upon.
