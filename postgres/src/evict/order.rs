@@ -160,4 +160,30 @@ mod tests {
         assert_eq!(circles, [0, 1].into());
         assert_eq!(in_circles(3, &[(0, 1), (1, 2), (2, 2)].into()), [2].into());
     }
+
+    /// A unit whose tables are referenced by another's goes after it, the root's goes last, and
+    /// stores without rows that move are left out.
+    #[test]
+    fn units_of_one_database_go_referencing_first_and_the_roots_last() {
+        let manifest = "
+root: org
+stores:
+  main: {type: postgres}
+  events: {type: postgres}
+  notes: {type: postgres}
+  old: {type: postgres, migrate: false}
+relationships:
+  org: {store: main, primary_key: [id]}
+  project: {store: main, primary_key: [id], static: true, refs: {org_id: {parent: org}}}
+  event: {store: events, primary_key: [id], refs: {project_id: {parent: project}}}
+  note:
+    store: notes
+    primary_key: [id]
+    refs: {org_id: {parent: org}, event_id: {parent: event}}
+  relic: {store: old, primary_key: [id], refs: {org_id: {parent: org}}}
+";
+        let graph = monarch_config::manifest_from_str("manifest.yaml", manifest).unwrap();
+        let order: Vec<String> = unit_order(&graph).iter().map(ToString::to_string).collect();
+        assert_eq!(order, ["notes", "events", "main"]);
+    }
 }

@@ -388,3 +388,32 @@ async fn a_foreign_key_from_outside_stops_the_eviction_by_name() {
     }
     assert_eq!(source.count("tag").await, 2);
 }
+
+/// Guards promise 8 on partitions: a row version tells its age in whichever leaf it lies.
+#[tokio::test]
+async fn a_partitioned_table_is_evicted_leaf_by_leaf_and_its_newer_rows_are_seen() {
+    let source = Cell::new(PgVersion::V15).await;
+    source
+        .run(
+            "drop table tag;
+             create table tag (event_id bigint references event, key text, value text,
+                 primary key (event_id, key)) partition by hash (event_id);
+             create table tag_0 partition of tag for values with (modulus 2, remainder 0);
+             create table tag_1 partition of tag for values with (modulus 2, remainder 1);",
+        )
+        .await;
+    source.run(&(fill(1, 7, 50) + &fill(2, 3, 20))).await;
+    let mut session = source.session().await;
+    let (doomed, permit) = permitted(&session).await;
+    source
+        .run("update tag set value = 'late' where event_id in (1000001, 1000002, 1000003)")
+        .await;
+    let error = evict(&mut session, &doomed, &permit).await.unwrap_err();
+    assert_eq!(newer(error), [("tag".to_owned(), 3)]);
+    assert_eq!(source.count("tag").await, 70);
+
+    let (doomed, permit) = permitted(&session).await;
+    evict(&mut session, &doomed, &permit).await.unwrap();
+    assert_eq!(source.count("tag").await, 20);
+    assert_eq!(source.count("event").await, 20);
+}
