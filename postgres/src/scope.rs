@@ -157,9 +157,11 @@ impl Scope {
         };
         let inner = format!("parent_{depth}");
         Ok(format!(
-            "{alias}.{} in (select {inner}.{} from {} as {inner} where {})",
+            "{alias}.{} {} any (select {inner}.{}{} from {} as {inner} where {})",
             quote_ident(&column.name),
+            column.equals,
             quote_ident(parent_key),
+            column.collate(),
             qualified(parent),
             self.condition(parent, &inner, depth + 1)?
         ))
@@ -180,14 +182,16 @@ impl Term {
     pub fn comparison(&self) -> Option<String> {
         match self {
             Term::Equals { column, id } => Some(format!(
-                "{} = {}::{}",
+                "{} {} {}::{}",
                 quote_ident(&column.name),
+                column.equals,
                 quote_literal(id),
                 column.key_type
             )),
             Term::Among { column, ids } => Some(format!(
-                "{} = any({}::{}[])",
+                "{} {} any({}::{}[])",
                 quote_ident(&column.name),
+                column.equals,
                 array_literal(ids.iter()),
                 column.key_type
             )),

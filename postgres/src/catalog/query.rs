@@ -180,14 +180,30 @@ pub(super) async fn columns<C: GenericClient + Sync>(
             "select a.attrelid, a.attname, a.attnum, a.attnotnull, a.attcollation, a.atttypid,
                     pg_catalog.format_type(a.atttypid, a.atttypmod) as type_name,
                     a.attgenerated::text as generated, a.attidentity::text as identity,
-                    case when plain.oid in ('pg_catalog.int2'::regtype, 'pg_catalog.int4'::regtype) then 'pg_catalog.int8'
-                         when plain.oid in ('pg_catalog.varchar'::regtype, 'pg_catalog.name'::regtype)
-                           then 'pg_catalog.text'
-                         else (select pg_catalog.format('%I.%I', n.nspname, t.typname)
-                               from pg_catalog.pg_type t
-                               join pg_catalog.pg_namespace n on n.oid = t.typnamespace
-                               where t.oid = plain.oid)
-                    end as key_type
+                    case
+                      when plain.oid in ('pg_catalog.int2'::regtype, 'pg_catalog.int4'::regtype)
+                        then 'pg_catalog.int8'
+                      when plain.oid in ('pg_catalog.varchar'::regtype, 'pg_catalog.name'::regtype)
+                        then 'pg_catalog.text'
+                      else (select pg_catalog.format('%I.%I', n.nspname, t.typname)
+                            from pg_catalog.pg_type t
+                            join pg_catalog.pg_namespace n on n.oid = t.typnamespace
+                            where t.oid = plain.oid)
+                    end as key_type,
+                    coalesce((select pg_catalog.format('operator(%I.%s)', n.nspname, o.oprname)
+                              from pg_catalog.pg_opclass c
+                              join pg_catalog.pg_am m on m.oid = c.opcmethod and m.amname = 'btree'
+                              join pg_catalog.pg_amop p
+                                on p.amopfamily = c.opcfamily and p.amopstrategy = 3
+                                and p.amoplefttype = plain.oid and p.amoprighttype = plain.oid
+                              join pg_catalog.pg_operator o on o.oid = p.amopopr
+                              join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
+                              where c.opcdefault and c.opcintype = plain.oid
+                                and n.nspname <> 'pg_catalog' limit 1), '=') as equals,
+                    (select pg_catalog.format('%I.%I', n.nspname, l.collname)
+                     from pg_catalog.pg_collation l
+                     join pg_catalog.pg_namespace n on n.oid = l.collnamespace
+                     where l.oid = a.attcollation) as collation
              from pg_catalog.pg_attribute a
              cross join lateral (
                with recursive base(oid, below) as (
@@ -217,7 +233,9 @@ fn column(row: &Row) -> Read<Column> {
         type_name: row.try_get("type_name")?,
         type_oid: row.try_get("atttypid")?,
         key_type: row.try_get("key_type")?,
+        equals: row.try_get("equals")?,
         collation_oid: row.try_get("attcollation")?,
+        collation: row.try_get("collation")?,
         not_null: row.try_get("attnotnull")?,
         generated: match row.try_get("generated")? {
             "s" => Generated::Stored,

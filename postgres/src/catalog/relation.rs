@@ -59,8 +59,14 @@ pub struct Column {
     /// as what they are domains over, all integers as `bigint`, all strings as `text`. So a key
     /// that another table printed can always be cast, and a modifier never cuts it short.
     pub key_type: String,
+    /// The operator that says whether two keys of `key_type` are equal: `=`, or with its schema
+    /// where an extension brought the type. Without the schema a `citext` would be compared as a
+    /// text, and rows would be missed.
+    pub equals: String,
     /// Its collation; zero if the type has none.
     pub collation_oid: u32,
+    /// Its collation's name, quoted; none if the type has none.
+    pub collation: Option<String>,
     /// Whether it refuses null.
     pub not_null: bool,
     /// Whether its value is computed, and if so, whether it is stored.
@@ -227,6 +233,14 @@ impl<'a> Old<'a> {
 }
 
 impl Column {
+    /// What makes another column's value comparable with this one, put after it: two columns of
+    /// different collations cannot be compared. The planner drops it where it changes nothing.
+    pub fn collate(&self) -> String {
+        self.collation
+            .as_ref()
+            .map_or_else(String::new, |name| format!(" collate {name}"))
+    }
+
     /// Whether a row filter may compare it: filters take built-in types and collations only, and
     /// a computed column is not always in the log.
     pub fn can_filter(&self) -> bool {

@@ -4,6 +4,7 @@
 
 mod catalog;
 mod publication;
+mod scope;
 mod sink;
 mod slot;
 mod snapshot;
