@@ -150,6 +150,36 @@ async fn a_mover_told_to_stop_while_it_waits_leaves_nothing() {
     assert_eq!(left(&client).await, (0, 0));
 }
 
+/// Guards promise 7: a command that was not even begun when it was given up makes no slot later.
+#[tokio::test]
+async fn a_command_that_comes_after_giving_up_makes_no_slot() {
+    let (cluster, client) = server().await;
+    let unit = unit("default");
+    let connection = replication(&cluster.dsn("postgres"), &unit, 1).await;
+    let (let_go, go_on) = tokio::sync::oneshot::channel::<()>();
+    let name = unit.slot(Epoch(1));
+    let late = tokio::spawn(async move {
+        go_on.await.unwrap();
+        connection.create_slot(&name, SlotKind::Permanent).await
+    });
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let making = Making {
+        unit: &unit,
+        epoch: Epoch(1),
+        decoder: &client,
+        primary: &client,
+        timeout: Duration::from_secs(600),
+        cancel: &cancel,
+    };
+    let never = std::future::pending::<monarch_postgres::Result<()>>();
+    let made = making.create(never, async || Ok(true)).await;
+    assert!(matches!(made, Err(SlotError::Cancelled { .. })));
+    let_go.send(()).unwrap();
+    assert!(late.await.unwrap().is_err());
+    assert_eq!(left(&client).await, (0, 0));
+}
+
 /// Guards promise 7: a slot that is still being made goes too, with who makes it.
 #[tokio::test]
 async fn dropping_all_ends_a_mover_that_still_waits() {
@@ -164,6 +194,8 @@ async fn dropping_all_ends_a_mover_that_still_waits() {
     let name = unit.slot(Epoch(1));
     let zombie =
         tokio::spawn(async move { connection.create_slot(&name, SlotKind::Permanent).await });
+    // Another has not begun yet.
+    let _idle = replication(&cluster.dsn("postgres"), &unit, 2).await;
     until_a_slot_is_being_made(&client).await;
     slot::drop_all(&client, &unit).await.unwrap();
     assert_eq!(left(&client).await, (0, 0));
