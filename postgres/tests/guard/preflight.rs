@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use monarch_config::{Fleet, Graph, fleet_from_str, manifest_from_str};
-use monarch_harness::{Cluster, ClusterOptions, PASSWORD, PgVersion, Standby, fresh_name};
+use monarch_harness::{
+    Cluster, ClusterOptions, PASSWORD, PgVersion, Standby, TransactionPooler, fresh_name,
+};
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 
 use crate::cells::{Cell, MANIFEST, SCHEMA, fill, graph, org, table};
@@ -407,6 +409,32 @@ async fn one_database_under_two_names_is_refused() {
     let beside = Cell::new(PgVersion::V16).await;
     assert_eq!(check_dsns(&source.dsn, &beside.dsn).await.findings, []);
     drop(sink);
+}
+
+/// Guards promises 2 and 5: snapshots and locks are a session's, and behind a pooler of
+/// transactions a session is nobody's.
+#[tokio::test]
+async fn a_pooler_of_transactions_is_refused() {
+    let (source, sink) = pair().await;
+    let before_source = TransactionPooler::before(source.cluster, &source.database)
+        .await
+        .unwrap();
+    let pooled = before_source.dsn(&source.database);
+    let report = check_dsns(&pooled, &sink.dsn).await;
+    assert_eq!(
+        found(&report, "transaction-pooler").severity,
+        Severity::Refuse
+    );
+    let before_sink = TransactionPooler::before(sink.cluster, &sink.database)
+        .await
+        .unwrap();
+    let report = check_dsns(&source.dsn, &before_sink.dsn(&sink.database)).await;
+    let pooled = report
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "transaction-pooler");
+    // The sink and, in these tests' fleet, the ledger.
+    assert_eq!(pooled.count(), 2, "{:#?}", report.findings);
 }
 
 /// All findings at once: what cannot be reached does not hide what is wrong elsewhere.

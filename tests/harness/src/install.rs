@@ -32,6 +32,19 @@ pub(crate) fn servers() -> Result<&'static Path> {
         .map_err(|error| anyhow!("install the servers: {error}"))
 }
 
+/// PgBouncer, a package of the system. The first call in a process sees to it that it is there.
+pub(crate) fn pgbouncer() -> Result<&'static Path> {
+    static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
+    INSTALLED
+        .get_or_init(|| {
+            run(Command::new(Path::new(HARNESS).join("install")).arg("pgbouncer"))
+                .map_err(|error| format!("{error:#}"))
+        })
+        .as_ref()
+        .map_err(|error| anyhow!("install pgbouncer: {error}"))?;
+    Ok(Path::new("/usr/sbin/pgbouncer"))
+}
+
 fn place() -> PathBuf {
     match std::env::var_os("MONARCH_SERVERS") {
         Some(place) if !place.is_empty() => PathBuf::from(place),

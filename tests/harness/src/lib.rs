@@ -15,6 +15,7 @@ mod cluster;
 mod install;
 mod keeper;
 mod name;
+mod pooler;
 mod program;
 pub mod shared;
 mod standby;
@@ -24,6 +25,7 @@ mod tls;
 
 pub use cluster::{Cluster, ClusterOptions, PASSWORD, PgVersion, ServerTls};
 pub use name::fresh_name;
+pub use pooler::TransactionPooler;
 pub use program::{Program, monarch_binary};
 pub use standby::Standby;
 pub use temporal::Temporal;
