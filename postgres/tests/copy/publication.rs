@@ -184,8 +184,6 @@ async fn updates_are_filtered_only_by_what_the_replica_identity_covers() {
     assert_eq!(choice(&after.mutations, "project"), Choice::Organization);
     assert_eq!(choice(&after.mutations, "group"), scopes_others);
 }
-    );
-}
 
 /// Guards production writes: publishing a table without identity would make its updates fail.
 #[tokio::test]
