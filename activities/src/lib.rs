@@ -1,1 +1,40 @@
-//! The activities of a move, a file each.
+//! The activities of a move, a file each: what touches ledger, cells and control plane.
+//!
+//! Every activity may run twice, die at any line and run again on another machine. They are written
+//! in one order: *intent* (the ledger says what is meant, by compare-and-swap), *effect*,
+//! *read-back* (the cell is looked at), *record*. A crash between any two is found by the next try,
+//! which looks before it does.
+//!
+//! - [`World`]: configuration and ledger, which all of them stand on;
+//! - [`Steering`]: what steers a move, on the queue of the workflow;
+//! - [`Movers`]: what moves, deletes and drops rows and slots, on the queue of a cell;
+//! - `failure`: the one place where errors become Temporal's failures.
+
+mod adopt;
+mod close_tail;
+mod control;
+mod drain;
+mod ending;
+mod evict;
+mod failure;
+mod fence;
+mod flip;
+mod hosted;
+mod journal;
+mod preflight;
+mod readiness;
+mod register;
+mod reporting;
+mod scrub;
+mod seal;
+mod snapshot;
+mod stream;
+pub mod sweep;
+mod verify;
+mod vitals;
+mod world;
+
+pub use control::ControlError;
+pub use hosted::{Movers, Steering};
+pub use verify::VERIFIED;
+pub use world::World;

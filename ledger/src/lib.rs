@@ -19,6 +19,7 @@
 //! The ledger records; it does not know what is true in a cell. The order is always intent, effect,
 //! read-back, record.
 
+mod adopt;
 mod connection;
 mod error;
 mod journal;

@@ -13,7 +13,7 @@ mod api;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use monarch_model::{CellName, Lsn, MoveId, OrgId, StoreName};
+use monarch_model::{CellName, Lsn, MoveId, OrgId, Phase, StoreName, UnitStatus};
 use serde::{Deserialize, Serialize};
 
 /// Names of the failures that end an activity for good.
@@ -77,8 +77,6 @@ pub struct PreflightInput {
 /// What preflight found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PreflightOutput {
-    /// The organization in the text form that its key's type prints.
-    pub org: OrgId,
     /// The cell it leaves.
     pub from: CellName,
     /// The cell it goes to.
@@ -96,7 +94,7 @@ pub struct PreflightOutput {
 pub struct RegisterInput {
     /// The id that the workflow drew: registering twice is registering once.
     pub move_id: MoveId,
-    /// The organization, as preflight returned it.
+    /// The organization as the caller wrote it.
     pub org: OrgId,
     /// The cell it leaves.
     pub from: CellName,
@@ -113,12 +111,46 @@ pub struct RegisterInput {
 /// The registered move.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RegisterOutput {
+    /// The organization in the text form that its key's type prints.
+    pub org: OrgId,
     /// The units, in the order in which eviction deletes: stores whose rows others refer to last.
     pub units: Vec<StoreName>,
     /// SHA-256 of the static spine's ids.
     pub spine_digest: String,
     /// How many ids the static spine has.
     pub spine_ids: u64,
+}
+
+/// A registered move whose workflow is gone, and the one that carries it on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AdoptInput {
+    /// The move.
+    pub move_id: MoveId,
+    /// The workflow that drives it from now on.
+    pub workflow_id: String,
+    /// Its run.
+    pub run_id: String,
+}
+
+/// Where an adopted move stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AdoptOutput {
+    /// The organization.
+    pub org: OrgId,
+    /// The cell it leaves.
+    pub from: CellName,
+    /// The cell it goes to.
+    pub to: CellName,
+    /// The move's phase.
+    pub phase: Phase,
+    /// The units, in the order in which eviction deletes, and where each stands.
+    pub units: Vec<(StoreName, UnitStatus)>,
+    /// The attempt to cut over that is under way, or was the last.
+    pub last_drain: Option<DrainRef>,
+    /// From the fence to the flip, if it flipped.
+    pub write_pause: Option<Duration>,
+    /// Why it failed or is given up: a code and words.
+    pub reason: Option<(String, String)>,
 }
 
 /// What a snapshot copied.
@@ -151,6 +183,8 @@ pub struct ReadinessInput {
 /// Whether a cut-over may begin.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReadinessOutput {
+    /// How many transitions the ledger had made of the move when it was looked at.
+    pub step: i64,
     /// Every reason why not; empty when it may.
     pub refusals: Vec<String>,
 }
@@ -162,6 +196,9 @@ pub struct DrainRef {
     pub move_id: MoveId,
     /// Counts from 1; each attempt has a token of its own in the control plane.
     pub attempt: u32,
+    /// The ledger's count of transitions at the readiness check: a fence that arrives after the
+    /// move has gone on is refused.
+    pub step: i64,
     /// The operator's word that the organization's writes are stopped and that the routing will
     /// follow; without it the fleet's `control` does both.
     pub writes_stopped: bool,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use monarch_model::{CellName, OrgId};
+use monarch_model::{CellName, MoveId, OrgId};
 use serde::{Deserialize, Serialize};
 
 /// The start input of [`OrgMove`](crate::OrgMove): `{"org_id": 1}` and, where wished, more.
@@ -21,6 +21,10 @@ pub struct OrgMoveInput {
     /// The cell it goes to; `to` of the fleet where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<CellName>,
+    /// Carries on this move of the organization, whose workflow is gone, in the place of starting
+    /// one: from wherever the ledger says that it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<MoveId>,
     /// Whether the move cuts over by itself once every unit is ready.
     #[serde(default)]
     pub cut_over: CutOverPolicy,
@@ -86,6 +90,7 @@ impl OrgMoveInput {
             org_id,
             from: None,
             to: None,
+            adopt: None,
             cut_over: CutOverPolicy::Manual,
             eviction: EvictionPolicy::Manual,
             max_pause_seconds: default_max_pause_seconds(),

@@ -18,6 +18,9 @@
 //!    finalized     aborted
 //! ```
 //!
+//! A move whose workflow is gone can be adopted by another one, which enters the picture wherever the
+//! ledger says that the move stands ([`At`]).
+//!
 //! Every wait hears an interruption; every activity carries a token of its own, so that cancelling
 //! the workflow never takes away the clean-up.
 
@@ -27,10 +30,11 @@
 mod ending;
 mod movers;
 mod outcome;
+mod start;
 mod steering;
 mod step;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName, UnitStatus};
@@ -43,10 +47,9 @@ use temporalio_workflow::{
     WorkflowResult, workflows::join,
 };
 
-use crate::contract::{BeginEvictInput, MoveApi, PreflightInput, RegisterInput, failure};
-use crate::input::{Abort, CutOver, CutOverPolicy, Evict, OrgMoveInput};
-use outcome::{Failure, Stopped, Verdict};
-use step::{Patience, call};
+use crate::contract::{DrainRef, failure};
+use crate::input::{Abort, CutOver, Evict, OrgMoveInput};
+use outcome::{Failure, Verdict};
 
 /// The organization of a move, for lists in the Temporal Web UI.
 pub const ORG_ID: SearchAttributeKey<String> = SearchAttributeKey::keyword("OrgId");
@@ -132,6 +135,8 @@ struct Plan {
     to: CellName,
     /// In the order in which eviction deletes.
     units: Vec<StoreName>,
+    /// Units that were copied before this run.
+    copied: BTreeSet<StoreName>,
 }
 
 type Ctx = WorkflowContext<OrgMove>;
@@ -150,11 +155,14 @@ impl OrgMove {
             .map(|payload| payload.data.as_slice());
         let input = OrgMoveInput::parse(json.unwrap_or_default())
             .map_err(|error| outcome::fails(failure::BAD_INPUT, error.to_string()))?;
-        let plan = match prepare(ctx, input).await? {
-            Some(plan) => plan,
-            None => return Err(ending::given_up_before_register(ctx)),
+        let prepared = match input.adopt {
+            Some(move_id) => Some(start::adopt(ctx, input, move_id).await?),
+            None => start::prepare(ctx, input).await?,
         };
-        let end = match before_flip(ctx, &plan).await {
+        let Some((plan, at)) = prepared else {
+            return Err(ending::given_up_before_register(ctx));
+        };
+        let end = match drive(ctx, &plan, at).await {
             Verdict::Flipped { write_pause } => ending::after_flip(ctx, &plan, write_pause).await,
             Verdict::GivenUp => ending::give_up(ctx, &plan).await,
             Verdict::Fatal(failure) => ending::fail(ctx, &plan, failure).await,
@@ -279,77 +287,38 @@ impl OrgMove {
     }
 }
 
-/// Preflight and registration: `None` if the move was given up before it existed.
-async fn prepare(ctx: &Ctx, input: OrgMoveInput) -> WorkflowResult<Option<Plan>> {
-    let look = PreflightInput {
-        org: input.org_id.clone(),
-        from: input.from.clone(),
-        to: input.to.clone(),
-    };
-    ctx.upsert_search_attributes([ORG_ID.value_set(input.org_id.to_string())]);
-    ctx.set_current_details("Preflight");
-    let patience = Patience::from(&input);
-    let Some(found) = step::interruptible(ctx, |token| {
-        call(ctx, MoveApi::preflight, look, patience.long(None, token))
-    })
-    .await
-    else {
-        return Ok(None);
-    };
-    let found = found.map_err(Stopped::into_termination)?;
-    if !found.refusals.is_empty() {
-        let message = format!("preflight refused: {}", found.refusals.join("; "));
-        return Err(outcome::fails(failure::PREFLIGHT_REFUSED, message));
+/// Where a run takes a move up.
+enum At {
+    /// It copies and streams.
+    Active,
+    /// A drain was under way.
+    Draining,
+    /// A flip was under way.
+    Flipping(DrainRef),
+    /// The organization lives on the sink.
+    Flipped { write_pause: Option<Duration> },
+    /// It is being given up.
+    Aborting,
+    /// It failed.
+    Failed(Failure),
+}
+
+/// Takes the move to the point where it has flipped, is given up or has failed.
+async fn drive(ctx: &Ctx, plan: &Plan, at: At) -> Verdict {
+    match at {
+        At::Active => before_flip(ctx, plan).await,
+        At::Draining => match steering::take_back(ctx, plan).await {
+            None => before_flip(ctx, plan).await,
+            Some(verdict) => verdict,
+        },
+        At::Flipping(drain) => match steering::flip_again(ctx, plan, drain).await {
+            None => before_flip(ctx, plan).await,
+            Some(verdict) => verdict,
+        },
+        At::Flipped { write_pause } => Verdict::Flipped { write_pause },
+        At::Aborting => Verdict::GivenUp,
+        At::Failed(failure) => Verdict::Fatal(failure),
     }
-    if input.cut_over == CutOverPolicy::Auto && !found.can_fence {
-        let message = "cut_over \"auto\" needs a `control` in fleet.yaml that can fence and flip";
-        return Err(outcome::fails(failure::BAD_INPUT, message.to_owned()));
-    }
-    let move_id: MoveId = ctx
-        .uuid4()
-        .parse()
-        .map_err(|_| outcome::fails(failure::BAD_INPUT, "no move id".to_owned()))?;
-    let register = RegisterInput {
-        move_id,
-        org: found.org.clone(),
-        from: found.from.clone(),
-        to: found.to.clone(),
-        workflow_id: ctx.workflow_id().to_owned(),
-        run_id: ctx.run_id().to_owned(),
-        options: serde_json::to_value(&input).unwrap_or_default(),
-    };
-    // Not interruptible: once the row may exist, only a plan can end it.
-    let registered = call(
-        ctx,
-        MoveApi::register,
-        register,
-        patience.long(None, WorkflowCancellationToken::new()),
-    )
-    .await
-    .map_err(Stopped::into_termination)?;
-    ctx.upsert_search_attributes([
-        ORG_ID.value_set(found.org.to_string()),
-        SOURCE_CELL.value_set(found.from.to_string()),
-        SINK_CELL.value_set(found.to.to_string()),
-    ]);
-    ctx.state_mut(|s| {
-        s.status.move_id = Some(move_id);
-        s.status.units = registered
-            .units
-            .iter()
-            .map(|store| (store.clone(), UnitStatus::Pending))
-            .collect();
-    });
-    let plan = Plan {
-        move_id,
-        input,
-        org: found.org,
-        from: found.from,
-        to: found.to,
-        units: registered.units,
-    };
-    step::enter(ctx, &plan, Phase::Active);
-    Ok(Some(plan))
 }
 
 /// Movers and steering side by side, until the steering has come to a verdict and every mover has

@@ -24,6 +24,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Puts another workflow in the place of one that is gone.
+    #[activity(name = "adopt")]
+    pub fn adopt(input: AdoptInput) -> Result<AdoptOutput, ActivityError> {
+        unimplemented!()
+    }
+
     /// Publications, a slot with its exported snapshot, and the copy of all rows seen in it.
     #[activity(name = "snapshot")]
     pub fn snapshot(input: UnitRef) -> Result<SnapshotOutput, ActivityError> {
@@ -142,8 +148,8 @@ impl MoveApi {
 /// Markers: an implementation names the activity it implements by one of these.
 pub mod marker {
     pub use super::move_api::{
-        BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail, Fence,
-        Finalize, Flip, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot, Stream,
-        Sweep, Verify,
+        Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail,
+        Fence, Finalize, Flip, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot,
+        Stream, Sweep, Verify,
     };
 }

@@ -10,8 +10,8 @@ use temporalio_workflow::{
 
 use super::outcome::{self, Failure, Stopped};
 use super::step::{self, Patience, call};
-use super::{BeginEvictInput, Ctx, OrgMoveResult, Plan};
-use crate::contract::{Because, MoveApi, MoveRef, UnitRef, failure};
+use super::{Ctx, OrgMoveResult, Plan};
+use crate::contract::{Because, BeginEvictInput, MoveApi, MoveRef, UnitRef, failure};
 use crate::input::{Abort, Evict, EvictionPolicy};
 
 /// Clean-up hears neither an abort nor a cancellation.

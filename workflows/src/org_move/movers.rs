@@ -42,7 +42,7 @@ async fn drive(
     store: &StoreName,
     stop: &WorkflowCancellationToken,
 ) -> Result<(), Failure> {
-    let mut copied = false;
+    let mut copied = plan.copied.contains(store);
     loop {
         if until(ctx, |s| !s.status.paused && !s.sealed, stop)
             .await

@@ -89,11 +89,11 @@ async fn attempt(ctx: &Ctx, plan: &Plan, request: &CutOver) -> Attempt {
     else {
         return Attempt::Interrupted;
     };
-    match ready {
-        Ok(ready) if ready.refusals.is_empty() => {}
+    let step = match ready {
+        Ok(ready) if ready.refusals.is_empty() => ready.step,
         Ok(ready) => return Attempt::Reopened(ready.refusals),
         Err(stopped) => return Attempt::Fatal(stopped),
-    }
+    };
     let number = ctx.state_mut(|s| {
         s.status.cut_over_attempts += 1;
         s.status.cut_over_attempts
@@ -101,6 +101,7 @@ async fn attempt(ctx: &Ctx, plan: &Plan, request: &CutOver) -> Attempt {
     let drain = DrainRef {
         move_id: plan.move_id,
         attempt: number,
+        step,
         writes_stopped,
     };
     match drain_and_seal(ctx, plan, &drain).await {
@@ -211,6 +212,20 @@ async fn flip(ctx: &Ctx, plan: &Plan, drain: DrainRef) -> Attempt {
         Ok(refused) => reopen(ctx, plan, refused.refusals).await,
         Err(stopped) => Attempt::Fatal(stopped),
     }
+}
+
+/// Takes back a drain that an earlier workflow began; `None` once the move is active again.
+pub(super) async fn take_back(ctx: &Ctx, plan: &Plan) -> Option<Verdict> {
+    let reasons = vec!["the workflow that drained is gone".to_owned()];
+    let attempt = reopen(ctx, plan, reasons).await;
+    conclude(ctx, plan, attempt).1
+}
+
+/// Ends a flip that an earlier workflow began; `None` if it was refused and the move is active
+/// again.
+pub(super) async fn flip_again(ctx: &Ctx, plan: &Plan, drain: DrainRef) -> Option<Verdict> {
+    let attempt = flip(ctx, plan, drain).await;
+    conclude(ctx, plan, attempt).1
 }
 
 /// Back to `active`: the token revoked, the fence lifted, the units unsealed.

@@ -1,0 +1,47 @@
+//! Puts another workflow in the place of one that is gone, and says where the move stands.
+
+use std::time::Duration;
+
+use monarch_model::StoreName;
+use monarch_model::phase::PhaseEvent;
+use monarch_postgres::evict::unit_order;
+use monarch_workflows::contract::{AdoptInput, AdoptOutput, DrainRef};
+
+use crate::failure::Fault;
+use crate::journal::newest;
+use crate::world::World;
+
+pub(crate) async fn run(world: &World, input: AdoptInput) -> Result<AdoptOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    world
+        .ledger
+        .adopt(input.move_id, &input.workflow_id, &input.run_id)
+        .await?;
+    let order = unit_order(&world.config.graph);
+    let place = |store: &StoreName| order.iter().position(|known| known == store);
+    let mut units = world.ledger.units(input.move_id).await?;
+    units.sort_by_key(|unit| place(&unit.store));
+    let last_drain = newest(world, input.move_id, PhaseEvent::BeginDrain.as_str()).await?;
+    let last_drain = last_drain.and_then(|detail| {
+        Some(DrainRef {
+            move_id: input.move_id,
+            attempt: u32::try_from(detail["attempt"].as_u64()?).ok()?,
+            step: case.of.step,
+            writes_stopped: detail["writes_stopped"].as_bool()?,
+        })
+    });
+    let pause = case.of.write_pause_ms.and_then(|ms| u64::try_from(ms).ok());
+    Ok(AdoptOutput {
+        org: case.of.org,
+        from: case.of.source_cell,
+        to: case.of.sink_cell,
+        phase: case.of.phase,
+        units: units
+            .into_iter()
+            .map(|unit| (unit.store, unit.status))
+            .collect(),
+        last_drain,
+        write_pause: pause.map(Duration::from_millis),
+        reason: case.of.reason.map(|reason| (reason.code, reason.text)),
+    })
+}

@@ -1,0 +1,126 @@
+//! Deletes the organization from the source, once nothing forbids it.
+
+use std::collections::BTreeMap;
+
+use monarch_ledger::Purpose;
+use monarch_model::phase::PhaseEvent;
+use monarch_model::unit::UnitEvent;
+use monarch_model::{Phase, TableName, UnitStatus};
+use monarch_postgres::evict::{self, EvictionPermit, Evidence};
+use monarch_workflows::contract::{BeginEvictInput, BeginEvictOutput, EvictOutput, UnitRef};
+use serde_json::{Value, json};
+
+use crate::failure::Fault;
+use crate::journal::newest;
+use crate::vitals::Vitals;
+use crate::world::{Case, World};
+
+/// `cut_over → evicting`, if every slot was read to its head and nothing came late.
+pub(crate) async fn begin(
+    world: &World,
+    input: BeginEvictInput,
+) -> Result<BeginEvictOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    if case.of.phase == Phase::Evicting && !input.accept_late_changes {
+        return Ok(BeginEvictOutput {
+            refusals: Vec::new(),
+        });
+    }
+    let mut refusals = Vec::new();
+    for unit in world.ledger.units(case.of.id).await? {
+        let store = &unit.store;
+        if unit.status < UnitStatus::SlotDropped {
+            refusals.push(format!(
+                "{store}: its slot was not read to its head and dropped"
+            ));
+        }
+        if unit.tail.is_none() {
+            refusals.push(format!(
+                "{store}: no snapshot was recorded at its log's head"
+            ));
+        }
+        if input.accept_late_changes {
+            continue;
+        }
+        let late = unit.late_changes.iter();
+        refusals.extend(late.map(|(table, n)| format!("{store}: {n} late changes of {table}")));
+    }
+    if refusals.is_empty() && case.of.phase == Phase::CutOver {
+        let detail = json!({ "accept_late_changes": input.accept_late_changes });
+        let expected = case.of.expected();
+        world
+            .ledger
+            .transition(case.of.id, PhaseEvent::BeginEvict, expected, detail)
+            .await?;
+    }
+    Ok(BeginEvictOutput { refusals })
+}
+
+/// Deletes one store's rows of the organization from the source.
+pub(crate) async fn run(
+    world: &World,
+    vitals: Vitals,
+    input: UnitRef,
+) -> Result<EvictOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    let (id, store) = (input.move_id, &input.store);
+    let known = world.ledger.unit(id, store).await?;
+    if known.status == UnitStatus::Evicted {
+        return Ok(EvictOutput {
+            rows: known.rows_evicted.values().sum(),
+        });
+    }
+    let epoch = world.ledger.next_epoch(id, store, Purpose::Evict).await?;
+    world
+        .ledger
+        .unit_transition(id, store, epoch, UnitEvent::BeginEvict, Value::Null)
+        .await?;
+    let place = case.place(store)?;
+    let mut primary = place.source_session(epoch).await?;
+    let decode = place.decode_session(epoch).await?;
+    let catalog = place.catalog(&primary).await?;
+    let scope = place.scope(&catalog)?;
+    let tables = evict::doomed(&world.config.graph, store, &scope, &catalog)?;
+    let tail = known.tail.ok_or_else(|| {
+        Fault::EvictionRefused("no snapshot was recorded at the log's head".to_owned())
+    })?;
+    let prefixes = slot_prefixes(&case).await?;
+    let evidence = Evidence {
+        late_changes: unaccepted(&case, &known.late_changes).await?,
+        slot_prefixes: &prefixes,
+        horizon: &tail.snapshot,
+    };
+    let mut counts = BTreeMap::new();
+    let mut count = |table: &TableName, rows: u64| {
+        *counts.entry(table.clone()).or_insert(0) += rows;
+    };
+    let deleted = vitals
+        .during("rows to be deleted from the source", async {
+            let permit = EvictionPermit::issue(&[&*primary, &*decode], evidence).await?;
+            Ok(evict::evict(&mut primary, &tables, &permit, &mut count).await?)
+        })
+        .await;
+    world
+        .ledger
+        .record_eviction(id, store, epoch, &counts)
+        .await?;
+    let rows = deleted?.values().sum();
+    world
+        .ledger
+        .unit_transition(id, store, epoch, UnitEvent::Evicted, Value::Null)
+        .await?;
+    Ok(EvictOutput { rows })
+}
+
+/// What the names of the slots of all units of this move begin with.
+async fn slot_prefixes(case: &Case<'_>) -> Result<Vec<String>, Fault> {
+    let units = case.world.ledger.units(case.of.id).await?;
+    Ok(units.into_iter().map(|unit| unit.slot_prefix).collect())
+}
+
+/// The late changes that the operator has not taken upon himself.
+async fn unaccepted(case: &Case<'_>, seen: &BTreeMap<TableName, u64>) -> Result<u64, Fault> {
+    let begun = newest(case.world, case.of.id, PhaseEvent::BeginEvict.as_str()).await?;
+    let accepted = begun.is_some_and(|detail| detail["accept_late_changes"] == Value::Bool(true));
+    Ok(if accepted { 0 } else { seen.values().sum() })
+}

@@ -1,0 +1,116 @@
+//! Says whether a cut-over may begin: every reason why not, from the ledger and the cells, before
+//! anything changes.
+
+use jiff::{SignedDuration, Timestamp};
+use monarch_ledger::Unit;
+use monarch_model::{Phase, UnitStatus};
+use monarch_postgres::drain;
+use monarch_workflows::contract::{ReadinessInput, ReadinessOutput};
+
+use crate::failure::Fault;
+use crate::vitals::Vitals;
+use crate::world::{Caller, Case, World};
+
+/// A mover whose last report is older is stale. Movers report every second.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(15);
+
+/// More log than this between source and sink would make the write pause long.
+const LAG_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+pub(crate) async fn run(
+    world: &World,
+    vitals: Vitals,
+    input: ReadinessInput,
+) -> Result<ReadinessOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    let mut refusals = Vec::new();
+    if case.of.phase != Phase::Active {
+        refusals.push(format!("the move is {}", case.of.phase));
+    }
+    if case.world.config.fleet.control.is_none() && !input.writes_stopped {
+        refusals.push(
+            "fleet.yaml names no `control`, so nobody fences by machine: stop the organization's \
+             writes and say so with --writes-stopped"
+                .to_owned(),
+        );
+    }
+    let now = Timestamp::now();
+    for unit in world.ledger.units(case.of.id).await? {
+        let store = &unit.store;
+        let reasons = judge(unit.status, unit.heartbeat_at, unit.stream.lag_bytes, now);
+        refusals.extend(reasons.into_iter().map(|why| format!("{store}: {why}")));
+        let slot = vitals.during("the slots", slot_fault(&case, &unit)).await?;
+        refusals.extend(slot.map(|why| format!("{store}: {why}")));
+    }
+    Ok(ReadinessOutput {
+        step: case.of.step,
+        refusals,
+    })
+}
+
+/// Why a unit is not ready, as the ledger knows it.
+fn judge(
+    status: UnitStatus,
+    heartbeat_at: Option<Timestamp>,
+    lag_bytes: Option<u64>,
+    now: Timestamp,
+) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if status != UnitStatus::Streaming {
+        reasons.push(format!("it is {status}, not streaming"));
+        return reasons;
+    }
+    match heartbeat_at.map(|at| now.duration_since(at)) {
+        None => reasons.push("its mover has reported nothing yet".to_owned()),
+        Some(silence) if silence > STALE_AFTER => reasons.push(format!(
+            "its mover is stale: it last reported {} s ago",
+            silence.as_secs()
+        )),
+        Some(_) => {}
+    }
+    match lag_bytes {
+        None => reasons.push("how far it lags is not known yet".to_owned()),
+        Some(lag) if lag > LAG_BYTES_MAX => {
+            reasons.push(format!(
+                "it lags {lag} bytes behind; at most {LAG_BYTES_MAX} are allowed"
+            ));
+        }
+        Some(_) => {}
+    }
+    reasons
+}
+
+/// Why the unit's slot cannot be relied on, as its server knows it.
+async fn slot_fault(case: &Case<'_>, unit: &Unit) -> Result<Option<String>, Fault> {
+    let Some(slot) = &unit.slot else {
+        return Ok(Some("it has no slot".to_owned()));
+    };
+    let session = case
+        .place(&unit.store)?
+        .decode_session(Caller::Watcher)
+        .await?;
+    Ok(match drain::retained_wal(&session, slot).await? {
+        None => Some(format!("slot {slot} does not exist")),
+        Some(kept) if kept.status == "lost" => Some(format!("slot {slot} is lost")),
+        Some(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards the cut-over against a mover that is dead while its last word was good.
+    #[test]
+    fn a_silent_or_lagging_mover_is_not_ready() {
+        let now = Timestamp::now();
+        let long_ago = now - SignedDuration::from_secs(60);
+        let streaming = UnitStatus::Streaming;
+        let reasons = |status, at, lag| judge(status, at, lag, now).len();
+        assert_eq!(reasons(streaming, Some(now), Some(0)), 0);
+        assert_eq!(reasons(UnitStatus::Copying, Some(now), Some(0)), 1);
+        assert_eq!(reasons(streaming, None, None), 2);
+        assert_eq!(reasons(streaming, Some(long_ago), Some(0)), 1);
+        assert_eq!(reasons(streaming, Some(now), Some(1 << 40)), 1);
+    }
+}

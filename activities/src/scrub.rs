@@ -1,0 +1,100 @@
+//! Takes back what a move made: its slots and publications on the source, its rows on the sink.
+
+use std::collections::BTreeMap;
+
+use monarch_ledger::Purpose;
+use monarch_model::unit::UnitEvent;
+use monarch_model::{Epoch, TableName, UnitStatus};
+use monarch_postgres::evict::{self, ScrubPermit};
+use monarch_postgres::{publication, slot};
+use monarch_workflows::contract::{EvictOutput, UnitRef};
+use serde_json::Value;
+
+use crate::failure::Fault;
+use crate::vitals::Vitals;
+use crate::world::{Place, World};
+
+/// Drops a unit's slots and publications on the source and looks for them in vain.
+pub(crate) async fn drop_slots(world: &World, vitals: Vitals, input: UnitRef) -> Result<(), Fault> {
+    let case = world.open(input.move_id).await?;
+    let place = case.place(&input.store)?;
+    // A mover that is still alive finds itself superseded before its slot goes.
+    let epoch = world
+        .ledger
+        .next_epoch(input.move_id, &input.store, Purpose::Scrub)
+        .await?;
+    vitals
+        .during(
+            "slots and publications to be dropped",
+            dropped(&place, epoch),
+        )
+        .await
+}
+
+/// Drops them and records it.
+pub(crate) async fn dropped(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
+    let mut primary = place.source_session(epoch).await?;
+    slot::drop_all(&primary, &place.unit).await?;
+    if place.decodes_on_standby() {
+        slot::drop_all(&*place.decode_session(epoch).await?, &place.unit).await?;
+    }
+    publication::drop_all(&mut primary, &place.unit).await?;
+    let ledger = &place.case.world.ledger;
+    let (id, store) = (place.unit.move_id, &place.unit.store);
+    ledger
+        .unit_transition(id, store, epoch, UnitEvent::SlotDropped, Value::Null)
+        .await?;
+    Ok(())
+}
+
+/// Deletes the organization's rows of one store from the sink.
+pub(crate) async fn run(
+    world: &World,
+    vitals: Vitals,
+    input: UnitRef,
+) -> Result<EvictOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    let (id, store) = (input.move_id, &input.store);
+    let known = world.ledger.unit(id, store).await?;
+    if known.status == UnitStatus::Evicted {
+        return Ok(EvictOutput {
+            rows: known.rows_evicted.values().sum(),
+        });
+    }
+    let permit = ScrubPermit::in_phase(case.of.phase).ok_or_else(|| {
+        Fault::NotYet(format!(
+            "the move is {}: nothing is scrubbed",
+            case.of.phase
+        ))
+    })?;
+    let epoch = world.ledger.next_epoch(id, store, Purpose::Scrub).await?;
+    world
+        .ledger
+        .unit_transition(id, store, epoch, UnitEvent::BeginEvict, Value::Null)
+        .await?;
+    let place = case.place(store)?;
+    let mut sink = place.sink_session(epoch).await?;
+    let catalog = place.catalog(&sink).await?;
+    let scope = place.scope(&catalog)?;
+    let tables = evict::doomed(&world.config.graph, store, &scope, &catalog)?;
+    let mut counts: BTreeMap<TableName, u64> = BTreeMap::new();
+    let mut count = |table: &TableName, rows: u64| {
+        *counts.entry(table.clone()).or_insert(0) += rows;
+    };
+    let unit = &place.unit;
+    let deleted = vitals
+        .during("rows to be deleted from the sink", async {
+            Ok(evict::scrub(&mut sink, unit, epoch, &tables, &permit, &mut count).await?)
+        })
+        .await;
+    world
+        .ledger
+        .record_eviction(id, store, epoch, &counts)
+        .await?;
+    let rows = deleted?.values().sum();
+    world
+        .ledger
+        .unit_transition(id, store, epoch, UnitEvent::Evicted, Value::Null)
+        .await?;
+    Ok(EvictOutput { rows })
+}

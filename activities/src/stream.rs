@@ -1,0 +1,244 @@
+//! Streams one unit's changes for as long as the move lasts.
+//!
+//! Each try takes a new epoch, takes the unit over on the sink, and goes on where the sink's own
+//! record stands. It ends by itself in one good way only: its unit was sealed.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use monarch_ledger::{Barrier, LedgerError, Purpose, SourceCommit, StreamProgress, Unit};
+use monarch_model::unit::UnitEvent;
+use monarch_model::{Epoch, Lsn};
+use monarch_postgres::drain;
+use monarch_postgres::sink::SinkError;
+use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
+use monarch_workflows::contract::{StreamOutput, UnitRef};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Fault;
+use crate::reporting::{beating, tell_ledger};
+use crate::vitals::Vitals;
+use crate::world::{Place, World};
+
+/// What a heartbeat of a stream says.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Beat {
+    received: Lsn,
+    applied: Lsn,
+    acknowledged: Lsn,
+    source_head: Lsn,
+    changes: u64,
+    transactions: u64,
+    rows_read: u64,
+    #[serde(skip)]
+    last_change: Option<(Lsn, Timestamp)>,
+    #[serde(skip)]
+    barrier: Option<Barrier>,
+}
+
+/// Leaves the newest report for whoever carries it on.
+struct Leave(watch::Sender<Beat>);
+
+impl Observer for Leave {
+    fn observe(&mut self, report: &Report) {
+        self.0.send_replace(Beat {
+            received: report.received,
+            applied: report.applied,
+            acknowledged: report.acknowledged,
+            source_head: report.source_head,
+            changes: report.changes,
+            transactions: report.transactions,
+            rows_read: report.rows_read,
+            last_change: report
+                .last_change
+                .map(|change| (change.lsn, change.committed_at)),
+            barrier: report.barrier.map(|b| Barrier {
+                nonce: b.nonce,
+                lsn: b.lsn,
+            }),
+        });
+    }
+}
+
+pub(crate) async fn run(
+    world: &World,
+    vitals: Vitals,
+    input: UnitRef,
+) -> Result<StreamOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    let place = case.place(&input.store)?;
+    let (id, store) = (input.move_id, &input.store);
+    let known = world.ledger.unit(id, store).await?;
+    let epoch = match world.ledger.next_epoch(id, store, Purpose::Mover).await {
+        Ok(epoch) => epoch,
+        Err(LedgerError::Sealed { .. }) => return Ok(sealed(&known)),
+        Err(error) => return Err(error.into()),
+    };
+    world
+        .ledger
+        .unit_transition(id, store, epoch, UnitEvent::BeginStream, Value::Null)
+        .await?;
+    let cancel = CancellationToken::new();
+    let (leave, progress) = watch::channel(Beat::default());
+    let telling = tell_ledger(
+        progress.clone(),
+        cancel.clone(),
+        recorder(world, &place, &known, epoch),
+    );
+    let job = job(&place, epoch, &known)?;
+    let mut observer = Leave(leave);
+    let work = async {
+        match stream::run(&job, &mut observer, &cancel).await {
+            Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
+            Err(error) => Err(error.into()),
+            // Only the ledger's word that a successor has begun ends a stream without an error.
+            Ok(_) => Err(Fault::Superseded(format!(
+                "{store}: the ledger has a newer epoch"
+            ))),
+        }
+    };
+    let done = beating(&vitals, progress, &cancel, work).await;
+    drop(telling);
+    if let Err(fault) = &done {
+        note(world, &place, epoch, fault).await;
+    }
+    done
+}
+
+/// Where a sealed unit stands.
+fn sealed(known: &Unit) -> StreamOutput {
+    StreamOutput {
+        position: known.stream.applied.unwrap_or_default(),
+    }
+}
+
+/// The job of a mover, or of whoever reads a sealed unit's tail.
+pub(crate) fn job(place: &Place<'_>, epoch: Epoch, known: &Unit) -> Result<Job, Fault> {
+    let world = place.case.world;
+    let slot = known.slot.clone().ok_or_else(|| {
+        Fault::StartOver(format!(
+            "{}: the ledger knows no slot of it",
+            place.unit.store
+        ))
+    })?;
+    Ok(Job {
+        unit: place.unit.clone(),
+        epoch,
+        graph: Arc::clone(&world.graph),
+        spine: Arc::new(place.case.spine.clone()),
+        source: place.source_decode()?,
+        sink: place.sink()?,
+        slot,
+        acknowledged: known.stream.acknowledged,
+        sink_identity: sink_identity(known),
+        spool: Spool::new(&world.spool),
+    })
+}
+
+fn sink_identity(known: &Unit) -> Option<SinkIdentity> {
+    let sink = known.sink_database.as_ref()?;
+    Some(SinkIdentity {
+        system_identifier: sink.system_identifier.parse().ok()?,
+        timeline: i32::try_from(sink.timeline).ok()?,
+    })
+}
+
+/// Turns the mover's reports into the ledger's record. Counts are of this try; what earlier tries
+/// counted is added, since the ledger's only grow.
+fn recorder(
+    world: &World,
+    place: &Place<'_>,
+    known: &Unit,
+    epoch: Epoch,
+) -> impl Fn(Beat) -> futures::future::BoxFuture<'static, Result<(), LedgerError>> + Send + 'static
+{
+    let ledger = world.ledger.clone();
+    let (id, store) = (place.unit.move_id, place.unit.store.clone());
+    let (changes, transactions) = (
+        known.stream.changes_applied,
+        known.stream.transactions_applied,
+    );
+    let retained = Retained::new(place, known);
+    move |beat| {
+        let (ledger, store, retained) = (ledger.clone(), store.clone(), retained.clone());
+        Box::pin(async move {
+            if let Some(barrier) = beat.barrier {
+                ledger.record_barrier(id, &store, epoch, barrier).await?;
+            }
+            let known = |lsn: Lsn| (lsn != Lsn::default()).then_some(lsn);
+            let last = beat.last_change;
+            let progress = StreamProgress {
+                received: known(beat.received),
+                applied: known(beat.applied),
+                acknowledged: known(beat.acknowledged),
+                source_head: known(beat.source_head),
+                last_change: last.map(|(lsn, committed_at)| SourceCommit { lsn, committed_at }),
+                changes_applied: changes + beat.changes,
+                transactions_applied: transactions + beat.transactions,
+                lag_bytes: Some(beat.source_head.bytes_since(beat.applied)),
+                retained_wal_bytes: retained.bytes().await,
+            };
+            ledger
+                .record_stream_progress(id, &store, epoch, &progress)
+                .await
+        })
+    }
+}
+
+/// Asks the decoding server what the unit's slot keeps of its log.
+#[derive(Clone)]
+struct Retained(Option<Arc<Asking>>);
+
+struct Asking {
+    options: monarch_postgres::ConnectOptions,
+    slot: String,
+    session: tokio::sync::Mutex<Option<monarch_postgres::Session>>,
+}
+
+impl Retained {
+    fn new(place: &Place<'_>, known: &Unit) -> Self {
+        let asking = place.source_decode().ok().zip(known.slot.clone());
+        Self(asking.map(|(options, slot)| {
+            Arc::new(Asking {
+                options,
+                slot,
+                session: tokio::sync::Mutex::new(None),
+            })
+        }))
+    }
+
+    /// The bytes, or nothing if they cannot be had just now.
+    async fn bytes(&self) -> Option<u64> {
+        let asking = self.0.as_ref()?;
+        let mut session = asking.session.lock().await;
+        if session.is_none() {
+            let purpose = monarch_postgres::SessionPurpose::reader("monarch retained log");
+            *session = monarch_postgres::Session::connect(&asking.options, &purpose)
+                .await
+                .ok();
+        }
+        let kept = drain::retained_wal(session.as_ref()?, &asking.slot).await;
+        if kept.is_err() {
+            *session = None;
+        }
+        kept.ok()??.bytes
+    }
+}
+
+/// Leaves the error in the ledger, where status and page show it.
+pub(crate) async fn note(world: &World, place: &Place<'_>, epoch: Epoch, fault: &Fault) {
+    if matches!(fault, Fault::Cancelled | Fault::Superseded(_)) {
+        return;
+    }
+    let (id, store) = (place.unit.move_id, &place.unit.store);
+    let recorded = world
+        .ledger
+        .record_error(id, store, epoch, fault.code(), &fault.story())
+        .await;
+    if let Err(error) = recorded {
+        tracing::warn!(%store, error = %error, "an error was not recorded");
+    }
+}

@@ -1,0 +1,120 @@
+//! Compares the organization's rows on both sides, table by table, and writes what it saw into the
+//! journal: rows and digest of every table are the move's certificate.
+
+use std::collections::BTreeMap;
+
+use monarch_model::TableName;
+use monarch_postgres::catalog::Catalog;
+use monarch_postgres::scope::Scope;
+use monarch_postgres::verify::{self, Digests, Outcome, Subject};
+use monarch_workflows::contract::{MoveRef, VerifyOutput};
+use serde_json::json;
+
+use crate::failure::Fault;
+use crate::vitals::Vitals;
+use crate::world::{Caller, Place, World};
+
+/// The kind of the journal's rows that hold a store's digests.
+pub const VERIFIED: &str = "verified";
+
+pub(crate) async fn run(
+    world: &World,
+    vitals: Vitals,
+    input: MoveRef,
+) -> Result<VerifyOutput, Fault> {
+    let case = world.open(input.move_id).await?;
+    let places = case.places().await?;
+    let sides = vitals
+        .during("the digests of both sides", async {
+            futures::future::try_join_all(places.iter().map(both_sides)).await
+        })
+        .await?;
+    let mut all = BTreeMap::new();
+    let mut differences = Vec::new();
+    for (place, (source, sink)) in places.iter().zip(sides) {
+        let store = &place.unit.store;
+        let comparison = verify::compare(&source, &sink);
+        let differing = comparison.differing();
+        differences.extend(
+            differing.map(|(table, outcome)| format!("{store}: {table} {}", told(outcome))),
+        );
+        let detail = json!({
+            "equal": comparison.is_equal(),
+            "source": { "rows": source.rows(), "sha256": source.sha256() },
+            "sink": { "rows": sink.rows(), "sha256": sink.sha256() },
+            "tables": source.0.len(),
+        });
+        world
+            .ledger
+            .note(case.of.id, Some(store), VERIFIED, detail)
+            .await?;
+        all.extend(source.0);
+    }
+    let all = Digests(all);
+    Ok(VerifyOutput {
+        tables: all.0.len() as u64,
+        rows: all.rows(),
+        digest: all.sha256(),
+        differences,
+    })
+}
+
+/// How a table differs, in counts: what differs is a row's value.
+fn told(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Equal { rows } => format!("is equal in {rows} rows"),
+        Outcome::Differs {
+            source_rows,
+            sink_rows,
+        } => {
+            format!("differs: {source_rows} rows on the source, {sink_rows} on the sink")
+        }
+        Outcome::MissingOnSource { sink_rows } => {
+            format!("was read on the sink only, {sink_rows} rows")
+        }
+        Outcome::MissingOnSink { source_rows } => {
+            format!("was read on the source only, {source_rows} rows")
+        }
+    }
+}
+
+/// The digests of one unit's tables, on the source and on the sink.
+async fn both_sides(place: &Place<'_>) -> Result<(Digests, Digests), Fault> {
+    let mut source = place.source_session(Caller::Watcher).await?;
+    let mut sink = place.sink_session(Caller::Watcher).await?;
+    let (ours, theirs) = (place.catalog(&source).await?, place.catalog(&sink).await?);
+    let source_subjects = subjects(place, &ours, &theirs, &place.scope(&ours)?)?;
+    let sink_subjects = subjects(place, &ours, &theirs, &place.scope(&theirs)?)?;
+    let mut nobody = |_: &TableName, _: u64| {};
+    let mut nobody_either = |_: &TableName, _: u64| {};
+    let (source, sink) = tokio::try_join!(
+        verify::digest(&mut source, &source_subjects, &mut nobody),
+        verify::digest(&mut sink, &sink_subjects, &mut nobody_either),
+    )?;
+    Ok((source, sink))
+}
+
+/// What is compared of each table: the columns that both sides have, and the organization's rows.
+fn subjects(
+    place: &Place<'_>,
+    source: &Catalog,
+    sink: &Catalog,
+    scope: &Scope,
+) -> Result<Vec<Subject>, Fault> {
+    let mut subjects = Vec::new();
+    for table in place.tables() {
+        let (Some(ours), Some(theirs)) = (source.relation(&table.name), sink.relation(&table.name))
+        else {
+            return Err(Fault::Fatal {
+                code: "schema-changed",
+                text: format!("table {} is missing on one side", table.name),
+            });
+        };
+        subjects.push(Subject {
+            table: table.name.clone(),
+            columns: verify::shared_columns(ours, theirs),
+            predicate: scope.predicate(&table.name, "t")?,
+        });
+    }
+    Ok(subjects)
+}

@@ -1,0 +1,86 @@
+//! An activity's signs of life, and its ear for being told to stop.
+//!
+//! Where work has a loop of its own, that loop reports what moved ([`Vitals::beat`]). Where a
+//! server is asked for something that takes a while (a slot, a digest, a lock), the wait itself is
+//! named and reported ([`Vitals::during`]): a named wait is bounded by the timeouts of its session.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use temporalio_sdk::activities::{ActivityContext, ActivityError};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::failure::{Fault, Stance};
+
+/// Between two reports of a named wait. Temporal takes no more than one in 0.8 of the heartbeat
+/// timeout; the timeout is at least two seconds.
+const BEAT_EVERY: Duration = Duration::from_millis(500);
+
+/// The activity's line to Temporal.
+#[derive(Clone)]
+pub(crate) struct Vitals {
+    ctx: ActivityContext,
+}
+
+/// What is being waited for.
+#[derive(Serialize)]
+struct Waiting {
+    waiting_for: &'static str,
+}
+
+impl Vitals {
+    pub(crate) fn of(ctx: &ActivityContext) -> Self {
+        Self { ctx: ctx.clone() }
+    }
+
+    /// Reports what moved.
+    pub(crate) async fn beat<T: Serialize + Send + Sync + 'static>(&self, what: T) {
+        // A heartbeat that does not serialize would be a fault of ours; the timeout tells.
+        let _ = self.ctx.record_heartbeat(what).await;
+    }
+
+    /// Resolves when the activity is to stop.
+    pub(crate) async fn told_to_stop(&self) {
+        self.ctx.cancelled().await;
+    }
+
+    /// Does `work` while reporting that it is being waited for; drops it when told to stop.
+    pub(crate) async fn during<T>(
+        &self,
+        waiting_for: &'static str,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let mut work = std::pin::pin!(work);
+        let mut tick = interval(BEAT_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.told_to_stop() => return Err(Fault::Cancelled),
+                _ = tick.tick() => self.beat(Waiting { waiting_for }).await,
+            }
+        }
+    }
+}
+
+/// Runs an activity's work and turns its fault into Temporal's failure.
+pub(crate) async fn attend<T>(
+    ctx: &ActivityContext,
+    stance: Stance,
+    work: impl AsyncFnOnce(Vitals) -> Result<T, Fault>,
+) -> Result<T, ActivityError> {
+    let info = ctx.info();
+    match Box::pin(work(Vitals::of(ctx))).await {
+        Ok(done) => Ok(done),
+        Err(fault) => {
+            tracing::warn!(
+                activity = %info.activity_type,
+                attempt = info.attempt,
+                error = %fault.story(),
+                "activity ended early"
+            );
+            Err(fault.into_activity_error(stance))
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What every activity stands on: the two configuration files, the ledger, and the databases of
+//! the move at hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, Table};
+use monarch_ledger::{Ledger, Move};
+use monarch_model::{Epoch, MoveId, StoreName, TableName, names};
+use monarch_postgres::catalog::{self, Catalog};
+use monarch_postgres::scope::Scope;
+use monarch_postgres::spine::Spine;
+use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit};
+
+use crate::control::Plane;
+use crate::failure::Fault;
+
+/// The configuration and the ledger, shared by all activities of a worker.
+pub struct World {
+    /// Both files, checked.
+    pub config: Config,
+    /// The configuration's graph, for movers that outlive a borrow.
+    pub(crate) graph: Arc<Graph>,
+    /// The ledger.
+    pub ledger: Ledger,
+    /// Where source transactions too large for memory are spooled.
+    pub spool: PathBuf,
+}
+
+impl World {
+    /// A world over the fleet's ledger, which is connected to when first used.
+    ///
+    /// # Errors
+    /// The ledger's DSN cannot be read.
+    pub fn new(config: Config) -> Result<Arc<Self>, monarch_postgres::Error> {
+        let options = ConnectOptions::from_dsn(&config.fleet.ledger)?;
+        let ledger = Ledger::new(options);
+        let spool = std::env::temp_dir();
+        let graph = Arc::new(config.graph.clone());
+        Ok(Arc::new(Self {
+            config,
+            graph,
+            ledger,
+            spool,
+        }))
+    }
+
+    /// Opens a move: its row and its spine.
+    pub(crate) async fn open(&self, move_id: MoveId) -> Result<Case<'_>, Fault> {
+        let of = self
+            .ledger
+            .move_by_id(move_id)
+            .await?
+            .ok_or_else(|| Fault::BadInput(format!("no move {move_id} in the ledger")))?;
+        let spine = self.ledger.whole_spine(move_id).await?;
+        Ok(Case {
+            world: self,
+            of,
+            spine,
+        })
+    }
+
+    /// The cell of that name, or a fault that names the cells there are.
+    pub(crate) fn cell(&self, name: &monarch_model::CellName) -> Result<&Cell, Fault> {
+        self.config.fleet.cell(name).ok_or_else(|| {
+            let known: Vec<&str> = self
+                .config
+                .fleet
+                .cells
+                .iter()
+                .map(|cell| cell.name.as_str())
+                .collect();
+            Fault::BadInput(format!(
+                "fleet.yaml has no cell {name}; it has {}",
+                known.join(", ")
+            ))
+        })
+    }
+}
+
+/// One move, opened.
+pub(crate) struct Case<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) of: Move,
+    pub(crate) spine: Spine,
+}
+
+/// Who opens a session.
+pub(crate) enum Caller {
+    /// Whoever holds the unit under this epoch; a successor ends the session.
+    Holder(Epoch),
+    /// Somebody who looks, or who steers; no successor ends the session.
+    Watcher,
+}
+
+impl From<Epoch> for Caller {
+    fn from(epoch: Epoch) -> Self {
+        Caller::Holder(epoch)
+    }
+}
+
+/// What a watcher's session calls itself.
+const WATCHER: &str = "monarch watch";
+
+/// One unit of a move, with the two databases that its store is placed on.
+pub(crate) struct Place<'c> {
+    pub(crate) case: &'c Case<'c>,
+    pub(crate) unit: Unit,
+    source: &'c Database,
+    sink: &'c Database,
+}
+
+impl<'w> Case<'w> {
+    /// The stores of the move, one unit each.
+    pub(crate) async fn stores(&self) -> Result<Vec<StoreName>, Fault> {
+        let units = self.world.ledger.units(self.of.id).await?;
+        Ok(units.into_iter().map(|unit| unit.store).collect())
+    }
+
+    /// Every unit's place.
+    pub(crate) async fn places(&self) -> Result<Vec<Place<'_>>, Fault> {
+        self.stores()
+            .await?
+            .iter()
+            .map(|store| self.place(store))
+            .collect()
+    }
+
+    /// Where a unit's store is placed in both cells.
+    pub(crate) fn place(&self, store: &StoreName) -> Result<Place<'_>, Fault> {
+        let find = |cell: &'w Cell| {
+            cell.database_of(store).ok_or_else(|| {
+                Fault::BadInput(format!("cell {} places no store {store}", cell.name))
+            })
+        };
+        let source = find(self.world.cell(&self.of.source_cell)?)?;
+        let sink = find(self.world.cell(&self.of.sink_cell)?)?;
+        let unit = Unit {
+            move_id: self.of.id,
+            org: self.of.org.clone(),
+            store: store.clone(),
+        };
+        Ok(Place {
+            case: self,
+            unit,
+            source,
+            sink,
+        })
+    }
+
+    /// The control plane for one attempt to cut over, if the fleet has one.
+    pub(crate) fn plane(&self, attempt: u32) -> Option<Plane<'_>> {
+        let control: Option<&Control> = self.world.config.fleet.control.as_ref();
+        control.map(|control| Plane::new(control, &self.of, attempt))
+    }
+}
+
+impl Place<'_> {
+    /// The store's tables that move, parents first.
+    pub(crate) fn tables(&self) -> Vec<&Table> {
+        self.case.world.config.graph.walk(&self.unit.store)
+    }
+
+    /// The names of these tables.
+    pub(crate) fn table_names(&self) -> Vec<TableName> {
+        self.tables()
+            .iter()
+            .map(|table| table.name.clone())
+            .collect()
+    }
+
+    /// The source's primary: where publications and barriers are made and rows are evicted.
+    pub(crate) fn source_primary(&self) -> Result<ConnectOptions, Fault> {
+        options(&self.source.primary)
+    }
+
+    /// Where the source is decoded and read: its standby if it has one.
+    pub(crate) fn source_decode(&self) -> Result<ConnectOptions, Fault> {
+        options(self.source.standby.as_ref().unwrap_or(&self.source.primary))
+    }
+
+    /// Whether the source is decoded on a standby.
+    pub(crate) fn decodes_on_standby(&self) -> bool {
+        self.source.standby.is_some()
+    }
+
+    /// The sink.
+    pub(crate) fn sink(&self) -> Result<ConnectOptions, Fault> {
+        options(&self.sink.primary)
+    }
+
+    /// What a session of this unit calls itself: a successor finds and ends it by this name.
+    pub(crate) fn application(&self, caller: impl Into<Caller>) -> String {
+        match caller.into() {
+            Caller::Holder(epoch) => names::application(&self.unit.prefix(), epoch),
+            Caller::Watcher => WATCHER.to_owned(),
+        }
+    }
+
+    /// A session on the source's primary.
+    pub(crate) async fn source_session(&self, caller: impl Into<Caller>) -> Result<Session, Fault> {
+        let purpose = SessionPurpose::writer(self.application(caller));
+        Ok(Session::connect(&self.source_primary()?, &purpose).await?)
+    }
+
+    /// A session where the source is decoded.
+    pub(crate) async fn decode_session(&self, caller: impl Into<Caller>) -> Result<Session, Fault> {
+        let purpose = SessionPurpose::reader(self.application(caller));
+        Ok(Session::connect(&self.source_decode()?, &purpose).await?)
+    }
+
+    /// A session on the sink.
+    pub(crate) async fn sink_session(&self, caller: impl Into<Caller>) -> Result<Session, Fault> {
+        let purpose = SessionPurpose::writer(self.application(caller));
+        Ok(Session::connect(&self.sink()?, &purpose).await?)
+    }
+
+    /// The scope of the organization in this store, by the column types of `catalog`.
+    pub(crate) fn scope(&self, catalog: &Catalog) -> Result<Scope, Fault> {
+        Scope::new(
+            &self.case.world.config.graph,
+            &self.unit.store,
+            &self.case.of.org,
+            &self.case.spine,
+            catalog,
+        )
+        .map_err(|error| Fault::BadInput(error.to_string()))
+    }
+
+    /// What a database says of this store's tables.
+    pub(crate) async fn catalog(&self, session: &Session) -> Result<Catalog, Fault> {
+        Ok(catalog::load(&**session, &self.tables()).await?)
+    }
+}
+
+/// Reads a DSN of the fleet, with what the environment adds to it.
+pub(crate) fn options(dsn: &Dsn) -> Result<ConnectOptions, Fault> {
+    ConnectOptions::from_dsn(dsn).map_err(|error| Fault::BadInput(error.to_string()))
+}
