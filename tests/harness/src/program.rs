@@ -25,12 +25,37 @@ pub fn monarch_binary() -> Result<&'static Path> {
         .map_err(|error| anyhow!("build monarch: {error}"))
 }
 
-/// With the features of the whole workspace, as its tests are built: otherwise cargo would compile
-/// half of the dependencies a second time.
+/// How the names of the variables begin that cargo sets for a running test, of itself.
+const SET_FOR_TESTS: [&str; 5] = [
+    "CARGO_BIN_",
+    "CARGO_CRATE_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_PRIMARY_",
+];
+
+/// Built so that what `cargo test --workspace` has compiled counts as fresh, or half of the
+/// dependencies would be compiled again. A test among the targets makes cargo choose the features
+/// that the tests have; and the variables that cargo sets for a running test must not be seen, since
+/// build scripts (`ring`'s) watch them.
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--workspace", "--bin", "monarch"])
+    let mut command = Command::new(cargo);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if SET_FOR_TESTS.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(&*name);
+        }
+    }
+    let output = command
+        .args([
+            "build",
+            "--workspace",
+            "--bin",
+            "monarch",
+            "--test",
+            "program",
+        ])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(project())
         .stderr(Stdio::inherit())
@@ -44,6 +69,7 @@ fn build() -> Result<PathBuf> {
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "monarch")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .context("cargo names no executable")
 }
