@@ -2,11 +2,12 @@
 //! same from one statement to the next.
 
 use monarch_config::Dsn;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryMessage};
 use uuid::Uuid;
 
 use super::finding::{Finding, Place};
 use super::open::{self, Open, not_checked, unreachable};
+use crate::sql::quote_literal;
 use crate::{Doing, Result, Session};
 
 /// Refuses if a source database is a sink database, under whatever names. Addresses say nothing
@@ -99,18 +100,22 @@ pub(super) async fn pooler(first: &Session, dsn: &Dsn, place: &Place) -> Result<
     )])
 }
 
-/// The process that serves a session, and the mark that it bears.
-async fn marked(client: &Client, mark: Option<&str>) -> Result<(i32, Option<String>)> {
+/// The process that serves a session, and the mark that it bears. Asked in one message each: a
+/// prepared statement would be lost behind a pooler, and fail instead of answering.
+async fn marked(client: &Client, mark: Option<&str>) -> Result<(String, String)> {
     let doing = "look which process serves the session";
-    let sql = match mark {
-        Some(_) => "select pg_backend_pid(), set_config('monarch.mark', $1::text, false)",
-        None => {
-            "select pg_backend_pid(), current_setting('monarch.mark', true) where $1::text is null"
-        }
+    let mark = match mark {
+        Some(mark) => format!("set_config('monarch.mark', {}, false)", quote_literal(mark)),
+        None => "coalesce(current_setting('monarch.mark', true), '')".to_owned(),
     };
-    let row = client.query_one(sql, &[&mark]).await.doing(doing)?;
-    let pid = row.try_get(0).doing(doing)?;
-    Ok((pid, row.try_get(1).doing(doing)?))
+    let sql = format!("select pg_backend_pid()::text, {mark}");
+    let answer = client.simple_query(&sql).await.doing(doing)?;
+    let row = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let text = |column: usize| row.and_then(|row| row.get(column)).unwrap_or_default();
+    Ok((text(0).to_owned(), text(1).to_owned()))
 }
 
 /// The ledger's database: it must be there, and its sessions must be its own.

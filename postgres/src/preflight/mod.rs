@@ -106,7 +106,6 @@ async fn database(open: &Open<'_>, job: &Job<'_>) -> Vec<Finding> {
     let found = [
         server::check(open, graph).await,
         access::check(open, graph).await,
-        identity::pooler(&open.primary, &open.database.primary, &open.place).await,
         edges::check(open, graph).await,
         supply::check(open, graph).await,
         waits::check(open, job.limits.long_transaction).await,

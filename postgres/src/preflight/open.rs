@@ -4,7 +4,7 @@ use monarch_config::{Cell, Database, Dsn, Fleet, Graph, Table};
 use monarch_model::{CellName, StoreName};
 
 use super::finding::{Finding, Place};
-use super::told;
+use super::{identity, told};
 use crate::catalog::{self, Catalog};
 use crate::{ConnectOptions, Result, Session, SessionPurpose};
 
@@ -132,8 +132,14 @@ async fn open<'a>(
     let Some(primary) = reached(primary, "primary") else {
         return (None, findings);
     };
-    match catalog::load(&*primary, &tables_of(database, graph)).await {
-        Ok(catalog) => {
+    if let (Some(standby), Some(dsn)) = (&standby, standby_dsn) {
+        match identity::pooler(standby, dsn, &place).await {
+            Ok(pooled) => findings.extend(pooled),
+            Err(error) => findings.push(not_checked(&place, &error)),
+        }
+    }
+    match look(&primary, database, graph, &place).await {
+        Ok(Look::Clear(catalog)) => {
             let open = Open {
                 side,
                 database,
@@ -144,11 +150,40 @@ async fn open<'a>(
             };
             (Some(open), findings)
         }
-        Err(error) => {
-            findings.push(not_checked(&place, &error));
+        Ok(Look::Pooled(pooled)) => {
+            findings.extend(pooled);
+            (None, findings)
+        }
+        Err(finding) => {
+            findings.push(*finding);
             (None, findings)
         }
     }
+}
+
+/// A first look at a database.
+enum Look {
+    Clear(Catalog),
+    /// It is behind a pooler: nothing else that a session says of it can be relied upon.
+    Pooled(Vec<Finding>),
+}
+
+async fn look(
+    primary: &Session,
+    database: &Database,
+    graph: &Graph,
+    place: &Place,
+) -> std::result::Result<Look, Box<Finding>> {
+    let pooled = identity::pooler(primary, &database.primary, place)
+        .await
+        .map_err(|error| Box::new(not_checked(place, &error)))?;
+    if !pooled.is_empty() {
+        return Ok(Look::Pooled(pooled));
+    }
+    catalog::load(&**primary, &tables_of(database, graph))
+        .await
+        .map(Look::Clear)
+        .map_err(|error| Box::new(not_checked(place, &error)))
 }
 
 /// A session that only reads.
