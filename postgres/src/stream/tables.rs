@@ -383,9 +383,11 @@ impl Builder<'_> {
         };
         let inner = format!("p{depth}");
         Ok(format!(
-            "exists (select from {} as {inner} where {inner}.{} = {alias}.{} and {})",
+            "exists (select from {} as {inner} where {inner}.{}{} {} {alias}.{} and {})",
             qualified(parent),
             quote_ident(parent_key),
+            column.collate(),
+            column.equals,
             quote_ident(&column.name),
             self.condition(parent, &inner, depth + 1)?
         ))
