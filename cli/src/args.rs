@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use monarch_model::{MoveId, OrgId};
+use monarch_config::Fleet;
+use monarch_model::{CellName, MoveId, OrgId};
 
-use crate::command::{completions, config_check, histories_save, ledger_init, move_, worker};
+use crate::command::{
+    completions, config_check, histories_save, ledger_init, move_, plan, preflight, sweep, worker,
+};
 use crate::console::Output;
 use crate::exit::Exit;
+use crate::failure::Failure;
 
 /// Moves one organization, live, from one cell to another.
 #[derive(Debug, Parser)]
@@ -40,6 +44,10 @@ pub(crate) enum Command {
     /// The two files of the configuration
     #[command(subcommand)]
     Config(Config),
+    /// Looks at every database of a move and reports what would stop it
+    Preflight(preflight::Arguments),
+    /// Shows what a move would do, and changes nothing
+    Plan(plan::Arguments),
     /// The ledger, where Monarch keeps what it knows of its moves
     #[command(subcommand)]
     Ledger(Ledger),
@@ -48,6 +56,8 @@ pub(crate) enum Command {
     /// Starts, watches and steers a move
     #[command(subcommand)]
     Move(move_::Command),
+    /// Ends moves that nobody drives any more, as the schedule does
+    Sweep(sweep::Arguments),
     /// Histories of workflows, for replay
     #[command(subcommand)]
     Histories(Histories),
@@ -81,6 +91,38 @@ pub(crate) struct Organization {
     pub(crate) org: OrgId,
 }
 
+/// Which cells an organization would leave and reach.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Route {
+    /// The cell that it leaves; `from` of the fleet unless given
+    #[arg(long, value_name = "CELL")]
+    pub(crate) from: Option<CellName>,
+    /// The cell that it goes to; `to` of the fleet unless given
+    #[arg(long, value_name = "CELL")]
+    pub(crate) to: Option<CellName>,
+}
+
+impl Route {
+    /// Both cells, each of which the fleet has.
+    pub(crate) fn within(&self, fleet: &Fleet) -> Result<(CellName, CellName), Failure> {
+        let end = |given: &Option<CellName>, usual: &Option<CellName>, option: &str| {
+            let name = given.clone().or_else(|| usual.clone()).ok_or_else(|| {
+                Failure::usage(format!("neither --{option} nor the fleet names a cell"))
+            })?;
+            if fleet.cell(&name).is_some() {
+                return Ok(name);
+            }
+            let known: Vec<&str> = fleet.cells.iter().map(|cell| cell.name.as_str()).collect();
+            Err(Failure::usage(format!("the fleet has no cell {name}"))
+                .advising(format!("name one of {}", known.join(", "))))
+        };
+        Ok((
+            end(&self.from, &fleet.from, "from")?,
+            end(&self.to, &fleet.to, "to")?,
+        ))
+    }
+}
+
 /// A move to look at; the live one unless another is named.
 #[derive(Debug, Clone, Args)]
 #[group(multiple = false)]
@@ -100,6 +142,7 @@ fn after_long_help() -> String {
          A move, by hand:\n  \
          monarch config check\n  \
          monarch ledger init\n  \
+         monarch plan --org 1\n  \
          monarch worker &\n  \
          monarch move start --org 1\n  \
          monarch move watch --org 1\n  \
@@ -134,9 +177,12 @@ mod tests {
 
         Commands:
           config       The two files of the configuration
+          preflight    Looks at every database of a move and reports what would stop it
+          plan         Shows what a move would do, and changes nothing
           ledger       The ledger, where Monarch keeps what it knows of its moves
           worker       Hosts moves, until it is told to stop
           move         Starts, watches and steers a move
+          sweep        Ends moves that nobody drives any more, as the schedule does
           histories    Histories of workflows, for replay
           completions  Prints a script that completes commands in a shell
           help         Print this message or the help of the given subcommand(s)
@@ -175,6 +221,7 @@ mod tests {
         A move, by hand:
           monarch config check
           monarch ledger init
+          monarch plan --org 1
           monarch worker &
           monarch move start --org 1
           monarch move watch --org 1

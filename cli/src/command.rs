@@ -5,6 +5,9 @@ pub(crate) mod config_check;
 pub(crate) mod histories_save;
 pub(crate) mod ledger_init;
 pub(crate) mod move_;
+pub(crate) mod plan;
+pub(crate) mod preflight;
+pub(crate) mod sweep;
 pub(crate) mod worker;
 
 use crate::args::{Command, Config, Histories, Ledger};
@@ -16,9 +19,12 @@ use crate::failure::Failure;
 pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Failure> {
     match command {
         Command::Config(Config::Check(arguments)) => config_check::run(&arguments, context),
+        Command::Preflight(arguments) => Box::pin(preflight::run(&arguments, context)).await,
+        Command::Plan(arguments) => Box::pin(plan::run(&arguments, context)).await,
         Command::Ledger(Ledger::Init(arguments)) => ledger_init::run(&arguments, context).await,
         Command::Worker(arguments) => Box::pin(worker::run(arguments, context)).await,
         Command::Move(command) => Box::pin(move_::run(command, context)).await,
+        Command::Sweep(arguments) => Box::pin(sweep::run(&arguments, context)).await,
         Command::Histories(Histories::Save(arguments)) => {
             Box::pin(histories_save::run(arguments, context)).await
         }

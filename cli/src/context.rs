@@ -1,14 +1,16 @@
 //! What commands share: the files, the ledger, a client of Temporal.
 
+use std::sync::Arc;
+
+use monarch_activities::World;
 use monarch_config::Config;
 use monarch_ledger::Ledger;
-use monarch_postgres::ConnectOptions;
 use monarch_worker::temporal;
 use temporalio_client::Client;
 
 use crate::args::Global;
 use crate::console::Output;
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 
 /// Makes what a command needs when it needs it.
 pub(crate) struct Context {
@@ -41,20 +43,19 @@ impl Context {
 
     /// The ledger that the fleet names; connected to when first used.
     pub(crate) fn ledger(&self) -> Result<Ledger, Failure> {
-        ledger_of(&self.config()?)
+        Ok(self.world()?.ledger.clone())
+    }
+
+    /// Configuration and ledger, as activities have them.
+    pub(crate) fn world(&self) -> Result<Arc<World>, Failure> {
+        let world = World::new(self.config()?);
+        world.map_err(|error| Failure::usage(format!("fleet.yaml: ledger.dsn: {}", chain(&error))))
     }
 
     /// A client of Temporal, from the environment.
     pub(crate) async fn temporal(&self) -> Result<Client, Failure> {
         Ok(Box::pin(temporal::connect(&identity())).await?)
     }
-}
-
-/// The ledger of a fleet.
-pub(crate) fn ledger_of(config: &Config) -> Result<Ledger, Failure> {
-    let options = ConnectOptions::from_dsn(&config.fleet.ledger)
-        .map_err(|error| Failure::usage(format!("fleet.yaml: ledger.dsn: {error}")))?;
-    Ok(Ledger::new(options))
 }
 
 /// How this process calls itself in Temporal's Web UI.

@@ -125,6 +125,19 @@ impl From<LedgerError> for Failure {
     }
 }
 
+impl From<monarch_postgres::Error> for Failure {
+    fn from(error: monarch_postgres::Error) -> Self {
+        let said = chain(&error);
+        match error {
+            monarch_postgres::Error::Dsn(_) => Self::usage(said),
+            _ if error.is_transient() => {
+                Self::unreachable(said).advising("see whether the database is up")
+            }
+            _ => Self::failed(said),
+        }
+    }
+}
+
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let said = error.to_string();
@@ -147,7 +160,7 @@ impl From<WorkerError> for Failure {
         match error {
             WorkerError::Connect(error) => error.into(),
             WorkerError::Namespace { .. } => Self::not_ready(said),
-            WorkerError::Metrics { .. } => Self::usage(said),
+            WorkerError::Ledger(_) | WorkerError::Metrics { .. } => Self::usage(said),
             WorkerError::Signals(_) | WorkerError::Queue { .. } => {
                 Self::failed(said).advising("see the log above; a supervisor may start it again")
             }

@@ -1,15 +1,24 @@
 //! Which workflows and activities each queue has.
 
 use std::fmt;
+use std::sync::Arc;
 
+use monarch_activities::{Movers, Steering, World};
 use monarch_config::Fleet;
 use monarch_model::CellName;
 use monarch_workflows::{OrgMove, Sweep, queue};
 use temporalio_client::Client;
+use temporalio_sdk::runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder};
 use temporalio_sdk::{Runtime, Worker, WorkerOptions};
 
 use crate::spans::Spans;
 use crate::{WorkerConfig, WorkerError, queue_error};
+
+/// How many activities of a queue one worker runs at a time. A mover takes a place for days, so
+/// fewer would leave a store of a large fleet without one.
+const ACTIVITIES: usize = 2_000;
+/// How many workflow tasks it decides at a time; each takes milliseconds.
+const WORKFLOW_TASKS: usize = 100;
 
 /// A task queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,25 +59,132 @@ pub(crate) fn workers(
     runtime: &Runtime,
     client: &Client,
 ) -> Result<Vec<Worker>, WorkerError> {
+    let world = World::new(config.config.clone()).map_err(WorkerError::Ledger)?;
     config
         .queues
         .iter()
         .map(|queue| {
-            let options = options(queue, config)?;
+            let options = options(queue, config, &world)?;
             Worker::new(runtime, client.clone(), options)
                 .map_err(|error| queue_error(&queue.to_string(), error))
         })
         .collect()
 }
 
-fn options(queue: &Queue, config: &WorkerConfig) -> Result<WorkerOptions, WorkerError> {
-    let failed = |error| queue_error(&queue.to_string(), error);
-    Ok(WorkerOptions::new(queue.to_string())
+/// What the worker of a queue has and how it runs.
+fn options(
+    queue: &Queue,
+    config: &WorkerConfig,
+    world: &Arc<World>,
+) -> Result<WorkerOptions, WorkerError> {
+    let options = WorkerOptions::new(queue.to_string())
         .client_identity_override(config.identity.clone())
         .graceful_shutdown_period(config.grace)
-        .activity_inbound_interceptor(Spans)
-        .register_workflow::<OrgMove>()
-        .and_then(|o| o.register_workflow::<Sweep>())
-        .map_err(failed)?
-        .build())
+        .tuner(places())
+        .activity_inbound_interceptor(Spans);
+    match queue {
+        Queue::Monarch => Ok(options
+            .register_activities(Steering(Arc::clone(world)))
+            .register_workflow::<OrgMove>()
+            .and_then(|options| options.register_workflow::<Sweep>())
+            .map_err(|error| queue_error(&queue.to_string(), error))?
+            .build()),
+        Queue::Cell(_) => Ok(options
+            .register_activities(Movers(Arc::clone(world)))
+            .build()),
+    }
+}
+
+fn places() -> TunerHolder {
+    let fixed = FixedSizeSlotSupplier::new;
+    TunerHolder::builder()
+        .workflow_task_slot_supplier(fixed(WORKFLOW_TASKS))
+        .activity_task_slot_supplier(fixed(ACTIVITIES))
+        .local_activity_task_slot_supplier(fixed(1))
+        .nexus_task_slot_supplier(fixed(1))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    const CONTRACT: &str = include_str!("../../workflows/src/contract/api.rs");
+
+    fn config() -> WorkerConfig {
+        let graph = monarch_config::manifest_from_str(
+            "manifest.yaml",
+            "root: org\nstores: {default: {type: postgres}}\n\
+             relationships: {org: {store: default, primary_key: [id]}}\n",
+        )
+        .unwrap();
+        let database = |name: &str| {
+            format!("{{databases: [{{primary_dsn: 'host={name} dbname=app', stores: [default]}}]}}")
+        };
+        let fleet = format!(
+            "cells: {{us1: {}, us2: {}}}\nledger: {{dsn: 'host=c dbname=ledger user=monarch'}}\n",
+            database("a"),
+            database("b"),
+        );
+        let fleet =
+            monarch_config::fleet_from_str("fleet.yaml", &fleet, &graph, &|_| None).unwrap();
+        WorkerConfig {
+            queues: Queue::all(&fleet),
+            config: monarch_config::Config { graph, fleet },
+            identity: "test".to_owned(),
+            grace: Duration::ZERO,
+            metrics: None,
+        }
+    }
+
+    /// The names that the contract pins, from its very text: a list of our own would forget with us.
+    fn contract() -> BTreeSet<String> {
+        CONTRACT
+            .split("#[activity(name = \"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// An activity that nobody hosts would be retried for ever: everything that a workflow may call
+    /// is on one of the queues.
+    #[tokio::test]
+    async fn every_activity_of_the_contract_is_hosted() {
+        let config = config();
+        let world = World::new(config.config.clone()).unwrap();
+        let hosted: String = config
+            .queues
+            .iter()
+            .map(|queue| {
+                format!(
+                    "{:?}",
+                    options(queue, &config, &world).unwrap().activities()
+                )
+            })
+            .collect();
+        let names = contract();
+        assert!(names.len() > 20, "the contract was not read: {names:?}");
+        let missing: Vec<_> = names
+            .iter()
+            .filter(|name| !hosted.contains(&format!("\"{name}\"")))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "nobody hosts {missing:?}; hosted: {hosted}"
+        );
+    }
+
+    /// A worker beside its data hosts that cell alone.
+    #[test]
+    fn a_queue_is_known_by_its_name() {
+        let fleet = config().config.fleet;
+        let cell = Queue::Cell("us2".parse().unwrap());
+        assert_eq!(Queue::named("monarch-us2", &fleet), Some(cell));
+        assert_eq!(Queue::named("monarch", &fleet), Some(Queue::Monarch));
+        assert_eq!(Queue::named("monarch-us3", &fleet), None);
+    }
 }

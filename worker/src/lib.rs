@@ -52,6 +52,9 @@ pub enum WorkerError {
     /// Temporal was not reached, and trying again will not help.
     #[error(transparent)]
     Connect(#[from] temporal::ConnectError),
+    /// The ledger's connection string cannot be used.
+    #[error("fleet.yaml: ledger.dsn")]
+    Ledger(#[source] monarch_postgres::Error),
     /// The namespace lacks what a move needs and does not take it.
     #[error("{doing}: {reason}")]
     Namespace {

@@ -3,7 +3,8 @@
 use futures::FutureExt as _;
 use monarch_model::{MoveId, StoreName};
 use monarch_workflows::contract::{
-    Because, BeginEvictInput, DrainInput, DrainRef, MoveRef, ReadinessInput, RegisterInput, UnitRef,
+    AdoptInput, Because, BeginEvictInput, DrainInput, DrainRef, MoveRef, ReadinessInput,
+    RegisterInput, UnitRef,
 };
 use temporalio_sdk::activities::ActivityError;
 use temporalio_sdk::interceptors::{
@@ -53,6 +54,7 @@ fn subject(input: &ExecuteActivityInput) -> (Option<MoveId>, Option<StoreName>) 
     let move_id = None
         .or_else(|| input.args_ref().map(|i: &MoveRef| i.move_id))
         .or_else(|| input.args_ref().map(|i: &Because| i.move_id))
+        .or_else(|| input.args_ref().map(|i: &AdoptInput| i.move_id))
         .or_else(|| input.args_ref().map(|i: &RegisterInput| i.move_id))
         .or_else(|| input.args_ref().map(|i: &ReadinessInput| i.move_id))
         .or_else(|| input.args_ref().map(|i: &DrainRef| i.move_id))

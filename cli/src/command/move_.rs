@@ -1,6 +1,7 @@
 //! `monarch move …`
 
 mod abort;
+mod adopt;
 mod cut_over;
 mod events;
 mod evict;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Resume(resume::Arguments),
     /// Deletes the organization's rows from the source, after the flip
     Evict(evict::Arguments),
+    /// Carries on a move whose workflow is gone, from where the ledger says that it stands
+    Adopt(adopt::Arguments),
     /// Gives a move up, before the flip
     Abort(abort::Arguments),
 }
@@ -54,6 +57,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         Command::Pause(arguments) => Box::pin(pause::run(&arguments, context)).await,
         Command::Resume(arguments) => Box::pin(resume::run(&arguments, context)).await,
         Command::Evict(arguments) => Box::pin(evict::run(&arguments, context)).await,
+        Command::Adopt(arguments) => Box::pin(adopt::run(&arguments, context)).await,
         Command::Abort(arguments) => Box::pin(abort::run(&arguments, context)).await,
     }
 }

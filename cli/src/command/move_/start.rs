@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use monarch_ledger::{Ledger, Move};
-use monarch_model::{CellName, OrgId};
+use monarch_model::OrgId;
 use monarch_workflows::input::{CutOverPolicy, EvictionPolicy, OrgMoveInput};
 use monarch_workflows::org_move::workflow_id;
 use monarch_workflows::{OrgMove, queue};
@@ -16,7 +16,7 @@ use temporalio_common::data_converters::{PayloadConverter, RawValue};
 use tokio::time::Instant;
 
 use super::watch;
-use crate::args::{Organization, Which};
+use crate::args::{Organization, Route, Which};
 use crate::console::{self, Output};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -31,12 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 pub(crate) struct Arguments {
     #[command(flatten)]
     organization: Organization,
-    /// The cell that it leaves; `from` of the fleet unless given
-    #[arg(long, value_name = "CELL")]
-    from: Option<CellName>,
-    /// The cell that it goes to; `to` of the fleet unless given
-    #[arg(long, value_name = "CELL")]
-    to: Option<CellName>,
+    #[command(flatten)]
+    route: Route,
     /// Who decides that it cuts over
     #[arg(long, value_enum, value_name = "WHO", default_value = "manual")]
     cut_over: WhoCutsOver,
@@ -81,7 +77,7 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
     let ledger = context.ledger()?;
     let client = context.temporal().await?;
     refuse_second(&ledger, &client, &org).await?;
-    let handle = start(&client, &arguments).await?;
+    let handle = launch(&client, workflow_id(&org), &input(&arguments)).await?;
     let registered = until_registered(&ledger, &handle).await?;
     let started = Started {
         workflow_id: handle.info().workflow_id.clone(),
@@ -123,25 +119,24 @@ async fn refuse_second(ledger: &Ledger, client: &Client, org: &OrgId) -> Result<
     Err(Failure::not_ready(said).advising(to_do))
 }
 
-async fn start(client: &Client, arguments: &Arguments) -> Result<Handle, Failure> {
-    let org = &arguments.organization.org;
-    let input = RawValue::from_value(&input(arguments), &PayloadConverter::default());
-    let summary = format!("move organization {org}");
-    let options = WorkflowStartOptions::new(queue::MONARCH, workflow_id(org))
+/// Starts the workflow of a move; a handle to this very run.
+pub(super) async fn launch(
+    client: &Client,
+    workflow_id: String,
+    input: &OrgMoveInput,
+) -> Result<Handle, Failure> {
+    let org = &input.org_id;
+    let payload = RawValue::from_value(input, &PayloadConverter::default());
+    let summary = console::plain(&format!("move organization {org}"));
+    let options = WorkflowStartOptions::new(queue::MONARCH, workflow_id)
         .id_reuse_policy(WorkflowIdReusePolicy::AllowDuplicate)
         .id_conflict_policy(WorkflowIdConflictPolicy::Fail)
-        .static_summary(
-            console::plain(&summary)
-                .chars()
-                .take(200)
-                .collect::<String>(),
-        )
+        .static_summary(summary.chars().take(200).collect::<String>())
         .build();
     let started = client
-        .start_workflow(OrgMove::run, input, options)
+        .start_workflow(OrgMove::run, payload, options)
         .await
         .map_err(|error| org_move::start_failure(org, error))?;
-    // Of this run, whatever is started under the same id later.
     let mut info = started.info().clone();
     info.run_id = started.run_id().map(str::to_owned);
     Ok(Handle::new(client.clone(), info))
@@ -149,8 +144,8 @@ async fn start(client: &Client, arguments: &Arguments) -> Result<Handle, Failure
 
 fn input(arguments: &Arguments) -> OrgMoveInput {
     OrgMoveInput {
-        from: arguments.from.clone(),
-        to: arguments.to.clone(),
+        from: arguments.route.from.clone(),
+        to: arguments.route.to.clone(),
         cut_over: match arguments.cut_over {
             WhoCutsOver::Manual => CutOverPolicy::Manual,
             WhoCutsOver::Auto => CutOverPolicy::Auto,

@@ -1,0 +1,284 @@
+//! `monarch plan`
+//!
+//! A move's decisions without the move: made by the same code, from the same databases, and then
+//! printed.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+
+use clap::Args;
+use monarch_config::{Config, Database, Graph, Scope as Edge, Table};
+use monarch_model::{CellName, MoveId, OrgId, StoreName};
+use monarch_postgres::preflight::{Finding, Report};
+use monarch_postgres::publication::{self, Publication};
+use monarch_postgres::scope::Scope;
+use monarch_postgres::spine::{self, Spine};
+use monarch_postgres::sql::qualified;
+use monarch_postgres::{ConnectOptions, Doing as _, Session, SessionPurpose, Unit, catalog};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::preflight;
+use crate::args::{Organization, Route};
+use crate::console::{self, lines, plain, table};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, chain};
+use crate::units_of_measure::{bytes, count};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    organization: Organization,
+    #[command(flatten)]
+    route: Route,
+}
+
+/// What a move would do.
+#[derive(Serialize)]
+struct Plan {
+    org: OrgId,
+    from: CellName,
+    to: CellName,
+    /// In the order of the manifest.
+    stores: Vec<StorePlan>,
+    /// Why the stores could not be planned.
+    not_planned: Option<String>,
+    /// Tables without a scope edge.
+    not_moved: Vec<String>,
+    refused: bool,
+    findings: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+struct StorePlan {
+    store: StoreName,
+    source: String,
+    sink: String,
+    /// Parents first.
+    tables: Vec<TablePlan>,
+    /// Their names carry the id of the move, which is drawn when one starts.
+    publications: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct TablePlan {
+    table: String,
+    /// What ties a row to the organization.
+    scope: String,
+    rows_estimated: u64,
+    bytes_estimated: u64,
+    /// Which inserts the source sends.
+    inserts: String,
+    /// Which updates and deletes the source sends.
+    mutations: String,
+}
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let config = context.config()?;
+    let (from, to) = arguments.route.within(&config.fleet)?;
+    let org = arguments.organization.org.clone();
+    let report = preflight::check(&config, &from, &to, &org).await;
+    let (stores, not_planned) = match Box::pin(stores(&config, &from, &to, &org)).await {
+        Ok(stores) => (stores, None),
+        // The findings say more about it than this error.
+        Err(failure) if report.refuses() => (Vec::new(), Some(failure.what().to_owned())),
+        Err(failure) => return Err(failure),
+    };
+    let unmoved = config.graph.unmoved();
+    let plan = Plan {
+        org,
+        from,
+        to,
+        stores,
+        not_planned,
+        not_moved: unmoved.iter().map(ToString::to_string).collect(),
+        refused: report.refuses(),
+        findings: report.findings.clone(),
+    };
+    console::show(context.output(), &plan, |plan| text(plan, &report))?;
+    Ok(preflight::exit(&report))
+}
+
+/// Plans every store that moves.
+async fn stores(
+    config: &Config,
+    from: &CellName,
+    to: &CellName,
+    org: &OrgId,
+) -> Result<Vec<StorePlan>, Failure> {
+    let graph = &config.graph;
+    let mut sessions = BTreeMap::new();
+    for store in graph.stores().filter(|store| store.has_unit()) {
+        let database = place(config, from, &store.name)?;
+        sessions.insert(&store.name, connect(database).await?);
+    }
+    let clients = sessions
+        .iter()
+        .map(|(&store, session)| (store.clone(), &**session))
+        .collect();
+    let spine = spine::read(&clients, graph, org)
+        .await
+        .map_err(|error| Failure::failed(chain(&error)))?;
+    let mut stores = Vec::new();
+    for store in graph.stores() {
+        let Some(session) = sessions.get(&store.name) else {
+            continue;
+        };
+        let unit = Unit {
+            move_id: MoveId(uuid::Uuid::nil()),
+            org: org.clone(),
+            store: store.name.clone(),
+        };
+        let (tables, publications) = plan_store(session, graph, &unit, &spine).await?;
+        stores.push(StorePlan {
+            store: store.name.clone(),
+            source: format!("{from} {}", place(config, from, &store.name)?.name),
+            sink: format!("{to} {}", place(config, to, &store.name)?.name),
+            tables,
+            publications,
+        });
+    }
+    Ok(stores)
+}
+
+fn place<'a>(
+    config: &'a Config,
+    cell: &CellName,
+    store: &StoreName,
+) -> Result<&'a Database, Failure> {
+    let found = config.fleet.cell(cell);
+    found
+        .and_then(|cell| cell.database_of(store))
+        .ok_or_else(|| Failure::usage(format!("cell {cell} has no place for store {store}")))
+}
+
+/// A session that changes nothing.
+async fn connect(database: &Database) -> Result<Session, Failure> {
+    let options = ConnectOptions::from_dsn(&database.primary)
+        .map_err(|error| Failure::usage(format!("{}: {}", database.name, chain(&error))))?;
+    let purpose = SessionPurpose::reader("monarch_plan");
+    Ok(Box::pin(Session::connect(&options, &purpose)).await?)
+}
+
+async fn plan_store(
+    session: &Session,
+    graph: &Graph,
+    unit: &Unit,
+    spine: &Spine,
+) -> Result<(Vec<TablePlan>, Vec<String>), Failure> {
+    let failed =
+        |error: &dyn Error| Failure::failed(format!("plan store {}: {}", unit.store, chain(error)));
+    let walk = graph.walk(&unit.store);
+    let catalog = catalog::load(&**session, &walk).await?;
+    let scope = Scope::new(graph, &unit.store, &unit.org, spine, &catalog)
+        .map_err(|error| failed(&error))?;
+    let publications =
+        publication::plan(unit, graph, &scope, &catalog).map_err(|error| failed(&error))?;
+    let mut tables = Vec::new();
+    for of in walk {
+        let predicate = scope
+            .predicate(&of.name, "t")
+            .map_err(|error| failed(&error))?;
+        let (rows, row_bytes) = expected(session, of, &predicate).await?;
+        tables.push(TablePlan {
+            table: of.name.to_string(),
+            scope: tie(of),
+            rows_estimated: rows,
+            bytes_estimated: rows.saturating_mul(row_bytes),
+            inserts: choice(&publications.inserts, of),
+            mutations: choice(&publications.mutations, of),
+        });
+    }
+    let statements = publications.publications().map(Publication::statement);
+    Ok((tables, statements.to_vec()))
+}
+
+/// Which rows of a table a publication sends.
+fn choice(publication: &Publication, of: &Table) -> String {
+    let members = publication.members.iter();
+    let member = members.filter(|member| member.table == of.name).next_back();
+    member.map_or_else(String::new, |member| member.choice.to_string())
+}
+
+/// What ties a row to the organization.
+fn tie(of: &Table) -> String {
+    match &of.scope {
+        Edge::Root => "the root".to_owned(),
+        Edge::ByRoot { column } => format!("{column} is the organization"),
+        Edge::ByStatic { column, parent } => format!("{column} in static {parent}"),
+        Edge::ByDynamic { column, parent } => format!("{column} in {parent}"),
+        Edge::Unscoped => "nothing".to_owned(),
+    }
+}
+
+/// Rows, and bytes a row, that the source's planner expects of a table's part.
+async fn expected(session: &Session, of: &Table, predicate: &str) -> Result<(u64, u64), Failure> {
+    let doing = || format!("estimate the rows of {}", of.name);
+    let sql = format!(
+        "explain (format json) select * from {} as t where {predicate}",
+        qualified(&of.name)
+    );
+    let row = session.query_one(&sql, &[]).await.doing(doing())?;
+    let plan: Value = row.try_get(0).doing(doing())?;
+    let number = |at: &str| plan.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+    Ok((number("/0/Plan/Plan Rows"), number("/0/Plan/Plan Width")))
+}
+
+fn text(plan: &Plan, report: &Report) -> String {
+    let mut text = format!(
+        "organization {} from {} to {}\n",
+        plain(plan.org.as_str()),
+        plan.from,
+        plan.to
+    );
+    for store in &plan.stores {
+        let rows = store.tables.iter().map(|of| of.rows_estimated).sum();
+        let size = store.tables.iter().map(|of| of.bytes_estimated).sum();
+        let _ = writeln!(
+            text,
+            "\nstore {}: {} to {}, ~{} rows, ~{}\n\n{}\n",
+            store.store,
+            store.source,
+            store.sink,
+            count(rows),
+            bytes(size),
+            table_of(&store.tables)
+        );
+        for statement in &store.publications {
+            let _ = writeln!(text, "{};", plain(statement));
+        }
+    }
+    if let Some(why) = &plan.not_planned {
+        let _ = writeln!(text, "\nnot planned: {}", plain(why));
+    }
+    if !plan.not_moved.is_empty() {
+        let names = plan.not_moved.join(", ");
+        let _ = writeln!(text, "\nno scope edge, so not moved: {names}");
+    }
+    let _ = write!(text, "\n{}", preflight::text(report));
+    text
+}
+
+fn table_of(tables: &[TablePlan]) -> String {
+    let mut drawn = table([
+        "table",
+        "scope",
+        "~rows",
+        "~bytes",
+        "inserts sent",
+        "changes sent",
+    ]);
+    for of in tables {
+        drawn.add_row([
+            plain(&of.table),
+            plain(&of.scope),
+            count(of.rows_estimated),
+            bytes(of.bytes_estimated),
+            of.inserts.clone(),
+            of.mutations.clone(),
+        ]);
+    }
+    lines(&drawn)
+}

@@ -1,0 +1,60 @@
+//! `monarch sweep`
+//!
+//! The same code as the schedule's, without worker and workflow: it must work on the day when
+//! Temporal does not.
+
+use std::time::Duration;
+
+use clap::Args;
+use monarch_activities::sweep::{self, Temporal, Workflows};
+use monarch_worker::SWEEP_SILENT_FOR;
+use monarch_workflows::contract::{SweepInput, SweepOutput};
+
+use crate::console::{self, plain};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::{Failure, chain};
+
+/// A move whose workflow does not run loses its fence, its slots and its publications, and is
+/// failed. If Temporal cannot be asked, a move counts as forsaken when it has been silent for long.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// How long a move must have been silent if Temporal cannot be asked about it
+    #[arg(long, value_name = "SECONDS", default_value_t = SWEEP_SILENT_FOR.as_secs())]
+    silent_for: u64,
+}
+
+/// Temporal is away: nothing is known of any workflow.
+struct Away;
+
+impl Workflows for Away {
+    async fn is_running(&self, _workflow_id: &str, _run_id: &str) -> Option<bool> {
+        None
+    }
+}
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let world = context.world()?;
+    world.ledger.schema_version().await?;
+    let input = SweepInput {
+        silent_for: Duration::from_secs(arguments.silent_for),
+    };
+    let swept = match context.temporal().await {
+        Ok(client) => Box::pin(sweep::run(&world, &Temporal::new(client), input)).await,
+        Err(away) => {
+            console::complain(&away, context.output());
+            Box::pin(sweep::run(&world, &Away, input)).await
+        }
+    };
+    let swept = swept.map_err(|error| Failure::unreachable(chain(&error)))?;
+    console::show(context.output(), &swept, text)?;
+    Ok(Exit::Done)
+}
+
+fn text(output: &SweepOutput) -> String {
+    if output.swept.is_empty() {
+        return "every move is driven; nothing to end".to_owned();
+    }
+    let lines: Vec<String> = output.swept.iter().map(|line| plain(line)).collect();
+    lines.join("\n")
+}
