@@ -197,8 +197,8 @@ async fn plan_store(
 
 /// Which rows of a table a publication sends.
 fn choice(publication: &Publication, of: &Table) -> String {
-    let members = publication.members.iter();
-    let member = members.filter(|member| member.table == of.name).next_back();
+    let mut members = publication.members.iter();
+    let member = members.find(|member| member.table == of.name);
     member.map_or_else(String::new, |member| member.choice.to_string())
 }
 

@@ -1,0 +1,112 @@
+//! What the ledger alone can answer, while Temporal is away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use monarch_config::Dsn;
+use monarch_ledger::{Ledger, NewMove, Registration};
+use monarch_model::MoveId;
+use monarch_postgres::spine::Spine;
+use uuid::Uuid;
+
+use crate::stage::Stage;
+
+/// Registers a move of an organization, as the activity does.
+pub(crate) async fn register(dsn: &str, org: &str) -> Result<MoveId> {
+    let ledger = Ledger::connect(&Dsn::new(dsn)).await?;
+    let ids = BTreeSet::from([org.to_owned()]);
+    let id = MoveId(Uuid::from_u128(7));
+    let new = NewMove {
+        id,
+        org: org.parse()?,
+        source_cell: "us1".parse()?,
+        sink_cell: "us2".parse()?,
+        workflow_id: format!("org-move-{org}"),
+        run_id: "run".to_owned(),
+        stores: vec!["default".parse()?],
+        spine: Spine::from_ids(BTreeMap::from([("organization".parse()?, ids)])),
+        options: serde_json::json!({ "org_id": org }),
+        token: Uuid::from_u128(0xdead_beef),
+    };
+    let registered = ledger.register(&new).await?;
+    assert!(matches!(registered, Registration::Registered(_)));
+    Ok(id)
+}
+
+/// The ledger's own state is told apart from its absence, with the command that mends it.
+#[tokio::test]
+async fn a_ledger_without_a_schema_is_not_ready_until_it_is_made() -> Result<()> {
+    let (stage, _) = Stage::with_ledger().await?;
+    let before = stage.run(["move", "list"]).await?;
+    assert_eq!(before.code, 3, "{}", before.errors);
+    assert!(
+        before.errors.contains("monarch ledger init"),
+        "{}",
+        before.errors
+    );
+
+    for _ in 0..2 {
+        let made = stage.run(["ledger", "init"]).await?;
+        assert_eq!(made.code, 0, "{}", made.errors);
+    }
+    let grants = stage
+        .run(["ledger", "init", "--grants-for", "mover"])
+        .await?;
+    assert!(grants.output.contains("to \"mover\";"), "{}", grants.output);
+    let after = stage.run(["move", "list"]).await?;
+    assert_eq!((after.code, after.output.as_str()), (0, "no move yet\n"));
+    Ok(())
+}
+
+/// At three in the morning, with Temporal down, the ledger still says where the move stands.
+#[tokio::test]
+async fn a_move_is_seen_from_the_ledger_while_temporal_is_away() -> Result<()> {
+    let (stage, dsn) = Stage::with_ledger().await?;
+    stage.run(["ledger", "init"]).await?;
+    let id = register(&dsn, "evil-corp").await?.to_string();
+
+    let live = stage.run(["move", "status"]).await?;
+    assert_eq!(live.code, 0, "{}", live.errors);
+    for part in [
+        "active: organization evil-corp from us1 to us2",
+        "default",
+        "pending",
+    ] {
+        assert!(
+            live.output.contains(part),
+            "{part} is missing: {}",
+            live.output
+        );
+    }
+    assert!(
+        live.output.contains("from the ledger alone"),
+        "{}",
+        live.output
+    );
+
+    let status = ["move", "status", "--move", &id, "--output", "json"];
+    let json = stage.run(status).await?.json()?;
+    assert_eq!(json["move"]["phase"], "active");
+    assert_eq!(json["units"][0]["status"], "pending");
+    assert!(
+        json["move"].get("token").is_none(),
+        "the control plane's token is told to nobody"
+    );
+
+    let events = stage.run(["move", "events", "--org", "evil-corp"]).await?;
+    assert!(events.output.contains("registered"), "{}", events.output);
+    let list = stage
+        .run(["move", "list", "--output", "json"])
+        .await?
+        .json()?;
+    assert_eq!(list[0]["id"], id.as_str());
+
+    let nobody = stage.run(["move", "status", "--org", "nobody"]).await?;
+    assert_eq!(nobody.code, 3, "{}", nobody.output);
+    assert!(
+        nobody.errors.contains("no move of organization nobody"),
+        "{}",
+        nobody.errors
+    );
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The program as its users meet it: a process with arguments, variables, output and a status.
+
+mod ledger;
+mod stage;
+mod temporal;
+mod usage;

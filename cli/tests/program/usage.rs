@@ -1,0 +1,197 @@
+//! What needs no server: the command line, the files, and what is said of services that are away.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::stage::{PROGRAM, SECRET, Stage};
+
+/// A typing mistake never starts anything, and is told from a failure by its status.
+#[tokio::test]
+async fn a_command_line_that_cannot_be_read_is_a_matter_of_usage() -> Result<()> {
+    let stage = Stage::alone()?;
+    let wrong: [&[&str]; 9] = [
+        &["moev"],
+        &["move", "start"],
+        &["move", "start", "--org", ""],
+        &["move", "start", "--org", "1", "--eviction", "later"],
+        &["move", "start", "--org", "1", "--max-pause", "0"],
+        &["move", "status", "--org", "1", "--move", "2"],
+        &["move", "status", "--move", "not-a-uuid"],
+        &["move", "abort", "--org", "1"],
+        &["histories", "save", "file.json"],
+    ];
+    for arguments in wrong {
+        let said = stage.run(arguments).await?;
+        assert_eq!(said.code, 2, "{arguments:?}: {}", said.errors);
+        assert!(said.output.is_empty() && !said.errors.is_empty());
+    }
+    Ok(())
+}
+
+/// Both files are found by option, by variable, and in the folder, in this order.
+#[tokio::test]
+async fn the_files_are_found_where_they_are_said_to_be() -> Result<()> {
+    let stage = Stage::alone()?;
+    let here = stage.run(["config", "check"]).await?;
+    assert_eq!(here.code, 0, "{}", here.errors);
+    assert!(
+        here.output.contains("not moved: feature"),
+        "{}",
+        here.output
+    );
+
+    let elsewhere = stage.folder().join("elsewhere.yaml");
+    let mut command = stage.command();
+    command.args(["config", "check"]);
+    let by_variable = command.env("MONARCH_FLEET", &elsewhere).output()?;
+    assert_eq!(by_variable.status.code(), Some(2));
+    let errors = String::from_utf8(by_variable.stderr)?;
+    assert!(errors.contains("elsewhere.yaml"), "{errors}");
+
+    std::fs::copy(stage.folder().join("fleet.yaml"), &elsewhere)?;
+    let by_option = stage
+        .run([
+            "config",
+            "check",
+            "--fleet",
+            "elsewhere.yaml",
+            "--output",
+            "json",
+        ])
+        .await?;
+    assert_eq!(by_option.code, 0, "{}", by_option.errors);
+    assert_eq!(
+        by_option.json()?["cells"],
+        serde_json::json!(["us1", "us2"])
+    );
+    Ok(())
+}
+
+/// An operator mends both files in one go.
+#[tokio::test]
+async fn every_fault_of_both_files_is_told_at_once() -> Result<()> {
+    let stage = Stage::alone()?;
+    std::fs::write(
+        stage.folder().join("manifest.yaml"),
+        "root: x\nstroes: {}\n",
+    )?;
+    std::fs::write(stage.folder().join("fleet.yaml"), "frm: us1\n")?;
+    let text = stage.run(["config", "check"]).await?;
+    assert_eq!(text.code, 2);
+    for part in [
+        "manifest.yaml:2: stroes",
+        "did you mean \"stores\"",
+        "fleet.yaml:1: frm",
+    ] {
+        assert!(
+            text.errors.contains(part),
+            "{part} is missing: {}",
+            text.errors
+        );
+    }
+    let json = stage.run(["config", "check", "--output", "json"]).await?;
+    assert_eq!(json.code, 2);
+    let faults = json.json()?["faults"].as_array().map(Vec::len);
+    assert!(faults.is_some_and(|n| n >= 3), "{}", json.output);
+
+    // Every other command says the same before it does anything.
+    let start = stage.run(["move", "start", "--org", "1"]).await?;
+    assert_eq!(start.code, 2, "{}", start.errors);
+    Ok(())
+}
+
+/// A script can tell "try later" from "never"; and no password is ever printed.
+#[tokio::test]
+async fn what_is_away_is_named_with_a_status_of_its_own() -> Result<()> {
+    let stage = Stage::alone()?;
+    let commands: [&[&str]; 7] = [
+        &["ledger", "init"],
+        &["move", "list"],
+        &["move", "status"],
+        &["move", "start", "--org", "1"],
+        &["move", "cut-over", "--org", "1"],
+        &["move", "abort", "--org", "1", "--reason", "late"],
+        &["sweep"],
+    ];
+    for arguments in commands {
+        let said = stage.run(arguments).await?;
+        assert_eq!(said.code, 4, "{arguments:?}: {}", said.errors);
+        assert!(
+            said.errors.contains("to do:"),
+            "{arguments:?}: {}",
+            said.errors
+        );
+        assert!(!said.errors.contains(SECRET), "{arguments:?}");
+    }
+    let json = stage.run(["move", "list", "--output", "json"]).await?;
+    let told: serde_json::Value = serde_json::from_str(&json.errors)?;
+    assert!(
+        told["error"].is_string() && told["retried"].is_string(),
+        "{told}"
+    );
+    Ok(())
+}
+
+/// Preflight reports a database that is away among its findings, and changes nothing.
+#[tokio::test]
+async fn preflight_and_plan_tell_what_forbids_a_move() -> Result<()> {
+    let stage = Stage::alone()?;
+    for command in ["preflight", "plan"] {
+        let said = stage
+            .run([command, "--org", "1", "--output", "json"])
+            .await?;
+        assert_eq!(said.code, 1, "{command}: {}", said.errors);
+        let looked = said.json()?;
+        assert_eq!(looked["refused"], true);
+        assert!(
+            looked["findings"]
+                .as_array()
+                .is_some_and(|found| !found.is_empty())
+        );
+        assert!(!said.output.contains(SECRET) && !said.errors.contains(SECRET));
+    }
+    let unknown = stage
+        .run(["preflight", "--org", "1", "--to", "us9"])
+        .await?;
+    assert_eq!(unknown.code, 2);
+    assert!(
+        unknown.errors.contains("name one of us1, us2"),
+        "{}",
+        unknown.errors
+    );
+    Ok(())
+}
+
+/// A worker that hosts nothing would look like one that waits for work.
+#[tokio::test]
+async fn a_queue_that_the_fleet_lacks_is_refused_by_name() -> Result<()> {
+    let stage = Stage::alone()?;
+    let arguments = [
+        "worker", "--queue", "monarhc", "--cell", "us9", "--cell", "us1",
+    ];
+    let said = stage.run(arguments).await?;
+    assert_eq!(said.code, 2);
+    assert!(
+        said.errors.contains("no such queue: monarhc, monarch-us9"),
+        "{}",
+        said.errors
+    );
+    assert!(
+        said.errors.contains("monarch, monarch-us1, monarch-us2"),
+        "{}",
+        said.errors
+    );
+    Ok(())
+}
+
+/// `monarch … | head` ends like any other tool.
+#[test]
+fn a_reader_who_has_seen_enough_ends_the_program_quietly() -> Result<()> {
+    let script = format!("{PROGRAM} completions bash | head -n 1; echo ${{PIPESTATUS[0]}}");
+    let ended = Command::new("bash").args(["-c", &script]).output()?;
+    let output = String::from_utf8(ended.stdout)?;
+    assert!(output.ends_with("\n0\n"), "{output}");
+    assert_eq!(String::from_utf8(ended.stderr)?, "");
+    Ok(())
+}
