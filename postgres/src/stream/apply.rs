@@ -24,7 +24,7 @@ use super::pipeline::Pipeline;
 use super::spool::Recording;
 use super::statement::{Param, Shape, Verb, set_columns, subtree_deletes};
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
-use super::{Action, Missing, Operation, Reason, Row, decide};
+use super::{Action, Missing, Operation, Reason, Row, mark};
 use crate::sink::{self, Barrier, LastChange, Progress};
 use crate::{Doing, PgTime, Session, Unit};
 
@@ -63,6 +63,20 @@ pub(super) struct Applied {
     pub(super) recorded: bool,
 }
 
+impl Applied {
+    /// Nothing was the organization's.
+    fn nothing(position: Lsn) -> Self {
+        Self {
+            position,
+            last_change: None,
+            barrier: None,
+            changes: 0,
+            transactions: 0,
+            recorded: false,
+        }
+    }
+}
+
 /// Writes a unit's changes to its sink.
 pub(super) struct Applier {
     pub(super) unit: Unit,
@@ -76,8 +90,65 @@ pub(super) struct Applier {
 }
 
 impl Applier {
-    /// Writes `group`, in order, in one sink transaction.
+    /// Writes `group`, in order, in one sink transaction; in none if all of it is foreign.
     pub(super) async fn apply(
+        &mut self,
+        group: &[SourceTransaction],
+        seen: &(dyn Fn() + Sync),
+    ) -> Result<Applied, StreamError> {
+        let position = group.last().map_or(Lsn::default(), |last| last.end);
+        let mut rest = group;
+        while let Some((first, others)) = rest.split_first() {
+            if !self.is_foreign(first, seen).await? {
+                break;
+            }
+            rest = others;
+        }
+        let mut applied = match rest {
+            [] => Applied::nothing(position),
+            rest => self.write(rest, seen).await?,
+        };
+        applied.transactions = group.len() as u64;
+        Ok(applied)
+    }
+
+    /// Whether nothing in the transaction is the organization's, or may be. What the source's
+    /// filters could not hold back is often all that comes, and must not cost a sink transaction.
+    async fn is_foreign(
+        &mut self,
+        transaction: &SourceTransaction,
+        seen: &(dyn Fn() + Sync),
+    ) -> Result<bool, StreamError> {
+        let (tables, membership) = (&*self.tables, &mut self.membership);
+        plan(tables, membership, transaction).await?;
+        let mut rows = 0;
+        let mut foreign = true;
+        let mut replay = transaction.recording.replay();
+        while let Some(frame) = replay.next_frame()?.filter(|_| foreign) {
+            let_others_run(rows).await;
+            foreign = match read_event(frame, &transaction.recording, tables)? {
+                Event::Change(change) => {
+                    rows += 1;
+                    let table = &tables.all[change.table];
+                    let ignored = change.case(table, membership).decide() == Action::Ignore;
+                    if ignored {
+                        pass_over(membership, table, &change);
+                    }
+                    ignored
+                }
+                Event::Message { content } => mark::nonce_for(&content, &self.unit).is_none(),
+                Event::Truncate(_) => false,
+                Event::Other => true,
+            };
+        }
+        membership.end_transaction();
+        if foreign {
+            (0..rows).for_each(|_| seen());
+        }
+        Ok(foreign)
+    }
+
+    async fn write(
         &mut self,
         group: &[SourceTransaction],
         seen: &(dyn Fn() + Sync),
@@ -173,9 +244,12 @@ impl<'a> Writer<'a> {
                 }
             })?,
         });
-        plan(self.tables, self.membership, transaction)?;
+        plan(self.tables, self.membership, transaction).await?;
         let mut replay = transaction.recording.replay();
+        let mut frames = 0;
         while let Some(frame) = replay.next_frame()? {
+            frames += 1;
+            let_others_run(frames).await;
             (self.seen)();
             match read_event(frame, &transaction.recording, self.tables)? {
                 Event::Change(change) => self.change(&change).await?,
@@ -191,7 +265,7 @@ impl<'a> Writer<'a> {
 
     /// A mark in the log. Those of other moves are none of ours.
     fn message(&mut self, content: &[u8], end: Lsn) {
-        if let Some(nonce) = super::mark::nonce_for(content, self.unit) {
+        if let Some(nonce) = mark::nonce_for(content, self.unit) {
             self.barrier = Some(Barrier { nonce, lsn: end });
         }
     }
@@ -199,9 +273,8 @@ impl<'a> Writer<'a> {
     async fn change(&mut self, change: &Change) -> Result<(), StreamError> {
         let table = &self.tables.all[change.table];
         let case = change.case(table, self.membership);
-        let action = decide(case.role, case.operation, case.before, case.after, case.row);
-        match action {
-            Action::Ignore => self.pass_over(table, change),
+        match case.decide() {
+            Action::Ignore => pass_over(self.membership, table, change),
             Action::Upsert => self.upsert(table, change).await?,
             Action::Replace => self.replace(table, change, case.operation).await?,
             Action::Update(missing) => {
@@ -214,15 +287,6 @@ impl<'a> Writer<'a> {
             Action::Fatal(reason) => return Err(table.finding(reason)),
         }
         Ok(())
-    }
-
-    /// A row that is not ours now may become ours by its parent, where no foreign key forbids it.
-    fn pass_over(&mut self, table: &Table, change: &Change) {
-        if let (Tie::Within { parent, .. }, false, Some(id)) =
-            (&table.tie, table.tie_enforced, change.new_tie(table))
-        {
-            self.membership.note_passed_over(*parent, id);
-        }
     }
 
     async fn upsert(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
@@ -493,9 +557,26 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// A row that is not ours now may become ours by its parent, where no foreign key forbids it.
+fn pass_over(membership: &mut Membership, table: &Table, change: &Change) {
+    if let (Tie::Within { parent, .. }, false, Some(id)) =
+        (&table.tie, table.tie_enforced, change.new_tie(table))
+    {
+        membership.note_passed_over(*parent, id);
+    }
+}
+
+/// A pass over a large transaction may find nothing to wait for; the task that answers the
+/// walsender must get its turn all the same.
+async fn let_others_run(frames: u64) {
+    if frames.is_multiple_of(1024) {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Finds what the transaction will have done with dynamic parents when it commits, the upper ones
 /// first, since they decide about the lower.
-fn plan(
+async fn plan(
     tables: &Tables,
     membership: &mut Membership,
     transaction: &SourceTransaction,
@@ -509,7 +590,10 @@ fn plan(
     let depths: BTreeSet<usize> = parents.iter().map(|&at| tables.all[at].depth).collect();
     for depth in depths {
         let mut replay = transaction.recording.replay();
+        let mut frames = 0;
         while let Some(frame) = replay.next_frame()? {
+            frames += 1;
+            let_others_run(frames).await;
             let wanted = |index: TableIndex| {
                 tables.all[index].is_parent() && tables.all[index].depth == depth
             };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::membership::{Membership, Standing};
 use super::tables::{Kind, Table, TableIndex};
-use super::{After, Before, ChildEdges, Operation, Role, Row};
+use super::{Action, After, Before, ChildEdges, Operation, Role, Row, decide};
 
 /// A value in the text form of its type.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +38,13 @@ pub(super) struct Case {
     pub(super) before: Before,
     pub(super) after: After,
     pub(super) row: Row,
+}
+
+impl Case {
+    /// What to do on the sink.
+    pub(super) fn decide(self) -> Action {
+        decide(self.role, self.operation, self.before, self.after, self.row)
+    }
 }
 
 impl Value {

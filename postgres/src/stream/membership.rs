@@ -18,6 +18,11 @@ use super::{IdSet, KeyKind};
 use crate::sql::quote_ident;
 use crate::{Doing, Error, Unit};
 
+/// How many parents of passed-over children are remembered of each table. Beyond, and from one
+/// start to the next, a child that came before its parent is noticed by verification alone: a row
+/// of the organization that the sink lacks.
+const PASSED_OVER_MAX: u64 = 1_000_000;
+
 /// Where a scope column's value stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -205,7 +210,9 @@ impl Membership {
 
     /// A row with this parent was passed over, or may have stayed behind.
     pub(super) fn note_passed_over(&mut self, table: TableIndex, id: &[u8]) {
-        if let Some(parent) = &mut self.parents[table] {
+        if let Some(parent) = &mut self.parents[table]
+            && parent.passed_over.len() < PASSED_OVER_MAX
+        {
             parent.passed_over.insert(id);
         }
     }

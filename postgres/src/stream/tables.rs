@@ -26,6 +26,9 @@ pub(super) struct Tables {
     /// Each table.
     pub(super) all: Vec<Table>,
     by_oid: HashMap<u32, TableIndex>,
+    /// Partitions: the table that they are of, and what the log says of their old rows. Their
+    /// changes come under the table's own object id, but each is announced too.
+    leaves: HashMap<u32, (TableIndex, char)>,
 }
 
 /// One table.
@@ -141,23 +144,45 @@ impl Table {
     }
 
     fn check(&self, announced: &Announced<'_>) -> Result<(), StreamError> {
-        let changed = |detail: String| {
-            StreamError::from(Finding::with(&self.name, Reason::SchemaChanged, detail))
-        };
         if announced.identity != self.identity {
-            return Err(changed("its replica identity".to_owned()));
+            return Err(self.changed("its replica identity"));
         }
         let mut announced = announced.columns.iter();
         for (column, type_oid) in self.columns.iter().zip(&self.type_oids) {
             match announced.next() {
                 Some((name, oid)) if *name == column.name && oid == type_oid => {}
-                _ => return Err(changed(format!("column {}", column.name))),
+                _ => return Err(self.changed(format!("column {}", column.name))),
             }
         }
         match announced.next() {
-            Some((name, _)) => Err(changed(format!("column {name}"))),
+            Some((name, _)) => Err(self.changed(format!("column {name}"))),
             None => Ok(()),
         }
+    }
+
+    /// A partition may have its columns in an order of its own.
+    fn check_leaf(&self, announced: &Announced<'_>, identity: char) -> Result<(), StreamError> {
+        let leaf = announced.name;
+        if announced.identity != identity {
+            return Err(self.changed(format!("the replica identity of {leaf}")));
+        }
+        let mut columns = self.columns.iter().zip(&self.type_oids);
+        let lacks = |(column, type_oid): &(&Column, &u32)| {
+            !announced
+                .columns
+                .contains(&(column.name.as_str(), **type_oid))
+        };
+        match columns.find(lacks) {
+            Some((column, _)) => Err(self.changed(format!("column {} of {leaf}", column.name))),
+            None if announced.columns.len() != self.columns.len() => {
+                Err(self.changed(format!("the columns of {leaf}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn changed(&self, detail: impl Into<String>) -> StreamError {
+        Finding::with(&self.name, Reason::SchemaChanged, detail).into()
     }
 }
 
@@ -202,32 +227,46 @@ impl Tables {
         };
         let mut all: Vec<Table> = Vec::with_capacity(configured.len());
         let mut by_oid = HashMap::new();
+        let mut leaves = HashMap::new();
         for (index, table) in configured.iter().enumerate() {
             let built = builder.table(table, &all)?;
             if let Some(relation) = source_catalog.relation(&table.name) {
                 by_oid.insert(relation.oid, index);
+                leaves.extend(
+                    relation
+                        .leaves
+                        .iter()
+                        .map(|leaf| (leaf.oid, (index, identity_letter(&leaf.replica_identity)))),
+                );
             }
             all.push(built);
         }
-        Ok(Self { all, by_oid })
+        Ok(Self {
+            all,
+            by_oid,
+            leaves,
+        })
     }
 
     /// Compares what the source announces of a table with what it was at the start.
     pub(super) fn check(&self, announced: &Announced<'_>) -> Result<(), StreamError> {
-        let known = self.by_oid(announced.id).map(|index| &self.all[index]);
-        let named = TableName::new(announced.schema, announced.name).ok();
-        match (known, named) {
-            (Some(table), Some(name)) if table.name == name => table.check(announced),
-            (Some(table), _) => {
-                Err(Finding::with(&table.name, Reason::SchemaChanged, "its name").into())
+        let name = TableName::new(announced.schema, announced.name);
+        let name = name.map_err(|error| StreamError::Protocol {
+            what: error.to_string(),
+        })?;
+        if let Some(index) = self.by_oid(announced.id) {
+            let table = &self.all[index];
+            if table.name != name {
+                return Err(table.changed("its name"));
             }
-            (None, Some(name)) => {
-                let detail = "another table of this name than at the start";
+            return table.check(announced);
+        }
+        match self.leaves.get(&announced.id) {
+            Some(&(index, identity)) => self.all[index].check_leaf(announced, identity),
+            None => {
+                let detail = "it was not there at the start: made anew, or attached";
                 Err(Finding::with(&name, Reason::SchemaChanged, detail).into())
             }
-            (None, None) => Err(StreamError::Protocol {
-                what: "a table without a name".to_owned(),
-            }),
         }
     }
 

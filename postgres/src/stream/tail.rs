@@ -25,7 +25,7 @@ use super::membership::Membership;
 use super::start::take_slot;
 use super::statement::{Param, exists_sql};
 use super::tables::{TableIndex, Tables};
-use super::{Action, Before, Job, decide, mark};
+use super::{Action, Before, Job, mark};
 use crate::replication::{Frame, ReplicationConnection, Status, StreamOptions};
 use crate::{ConnectOptions, Doing, Session, SessionPurpose, sink};
 
@@ -154,8 +154,7 @@ impl Judge<'_> {
     async fn change(&mut self, change: &Change) -> Result<(), StreamError> {
         let table = &self.tables.all[change.table];
         let case = change.case(table, &self.membership);
-        let action = decide(case.role, case.operation, case.before, case.after, case.row);
-        let late = match action {
+        let late = match case.decide() {
             Action::Ignore => false,
             // The log does not say whose row it was; the sink may.
             Action::Delete(_) | Action::Update(_) if case.before == Before::Unknown => {

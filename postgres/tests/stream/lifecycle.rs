@@ -372,6 +372,66 @@ async fn a_mover_that_waits_for_its_sink_answers_the_walsender() {
     world.assert_same().await;
 }
 
+/// Guards the sink of other tenants' traffic: what is foreign opens no transaction there.
+#[tokio::test]
+async fn a_foreign_transaction_does_not_touch_the_sink() {
+    let world = World::new().await;
+    let blocker = world.sink_client().await;
+    let mut mover = world.start();
+    world.settle(&mut mover).await;
+    blocker
+        .batch_execute("begin; lock table event, post, monarch.unit in access exclusive mode")
+        .await
+        .unwrap();
+    let before = mover.until(|_| true).await.unwrap().rows_read;
+    world
+        .on_source(
+            "insert into event select 2600 + n, 201, 'f' || n, 'b' from generate_series(1, 50) n",
+        )
+        .await;
+    world
+        .on_source("insert into post values (2900, 777, 'nobody')")
+        .await;
+    mover
+        .until(|report| report.rows_read >= before + 51)
+        .await
+        .unwrap();
+    blocker.batch_execute("rollback").await.unwrap();
+    world.settle(&mut mover).await;
+    mover.stop().await.unwrap();
+    world.assert_same().await;
+}
+
+/// Guards promise 10, and promise 1: a unique value that another tenant holds on the sink fails the
+/// move, told without the value.
+#[tokio::test]
+async fn another_tenants_unique_value_fails_the_move() {
+    let world = World::new().await;
+    let sql = "create unique index told_once on event (label) where id in (9001, 1760)";
+    world.sink.batch_execute(sql).await.unwrap();
+    let label: String = one(&world.sink, "select label from event where id = 9001").await;
+    let mover = world.start();
+    world
+        .on_source(&format!(
+            "insert into event values (1760, 101, '{label} ', 's3cret')"
+        ))
+        .await;
+    world
+        .on_source(&format!(
+            "update event set label = '{label}' where id = 1760"
+        ))
+        .await;
+    let ended = mover.ended().await;
+    let StreamError::Refused { table, source } = &ended else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(table.to_string(), "event");
+    assert!(!ended.is_transient());
+    let told = format!("{ended} {ended:?} {source} {source:?}");
+    assert!(told.contains("told_once"), "{told}");
+    assert!(!told.contains(&label) && !told.contains("s3cret"), "{told}");
+}
+
 /// Guards the memory promise: a large transaction is spooled, what its savepoints took back is
 /// never seen, and its rows arrive.
 #[tokio::test]
@@ -384,7 +444,7 @@ async fn a_large_transaction_arrives_through_the_spool() {
     let folder = tempfile::tempdir().unwrap();
     world.job.spool.folder = folder.path().to_owned();
     world.job.spool.memory_bytes = 64 * 1024;
-    let rows = 100_000;
+    let rows = 30_000;
     world
         .follows(&[&format!(
             "begin;

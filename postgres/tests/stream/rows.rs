@@ -369,6 +369,41 @@ async fn a_row_that_is_missing_on_the_sink_fails_the_move() {
     );
 }
 
+/// A partition that was not there at the start is a changed table.
+#[tokio::test]
+async fn an_attached_partition_fails_the_move() {
+    let world = World::new().await;
+    let (table, reason) = world
+        .fails(&[
+            "create table log_next (like log including all);
+             alter table log_new rename to log_now;
+             alter table log detach partition log_now;
+             alter table log attach partition log_next for values from ('2020-01-01') to (maxvalue)",
+            "insert into log values (1, '2026-06-06', 'x')",
+        ])
+        .await;
+    assert_eq!(
+        (table.as_str(), reason),
+        ("log_next", Reason::SchemaChanged)
+    );
+}
+
+/// A partitioned table is one table, whatever its leaves are on either side.
+#[tokio::test]
+async fn a_row_moves_between_partitions() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "insert into log values (1, '2019-01-01', 'a'), (1, '2025-01-01', 'b'),
+                                    (2, '2025-01-01', 'foreign')",
+            "update log set at = '2026-01-01' where note = 'a'",
+            "update log set note = 'changed' where note = 'b'",
+            "delete from log where note = 'old'",
+            "update log set organization_id = 2, note = 'moved' where note = 'new' and organization_id = 1",
+        ])
+        .await;
+}
+
 /// Values keep their text through every type that Postgres prints.
 #[tokio::test]
 async fn odd_texts_arrive_as_they_are() {

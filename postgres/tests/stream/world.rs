@@ -57,6 +57,10 @@ relationships:
     store: default
     primary_key: [id]
     refs: {project_id: {parent: project}}
+  log:
+    store: default
+    primary_key: [organization_id, at, note]
+    refs: {organization_id: {parent: organization}}
   topic:
     store: default
     primary_key: [id]
@@ -90,9 +94,17 @@ create table member (
 create table audit (id bigint primary key, project_id bigint, label text, body text);
 alter table audit replica identity full;
 alter table audit alter body set storage external;
+create table log (organization_id bigint, at date, note text,
+  primary key (organization_id, at, note)) partition by range (at);
 create table topic (id integer primary key, project_id bigint, title text);
 create table post (id integer primary key, topic_id integer, body text);
 "#;
+
+/// The leaves of the partitioned table differ.
+const SOURCE_LEAVES: &str = "
+create table log_old partition of log for values from (minvalue) to ('2020-01-01');
+create table log_new partition of log for values from ('2020-01-01') to (maxvalue)";
+const SINK_LEAVES: &str = "create table log_all partition of log default";
 
 /// Which rows of each table are tenant `$ORG`'s, told independently of the code under test.
 const OWNED: &[(&str, &str)] = &[
@@ -106,6 +118,7 @@ const OWNED: &[(&str, &str)] = &[
         "thread_id in (select id from thread where group_id in $GROUPS)",
     ),
     ("member", "organization_id = $ORG"),
+    ("log", "organization_id = $ORG"),
     ("audit", "project_id in $PROJECTS"),
     ("topic", "project_id in $PROJECTS"),
     (
@@ -158,8 +171,13 @@ impl World {
         let sink_dsn = sink_cluster.create_database(&sink_name).await.unwrap();
         let source = source_cluster.admin(&database).await.unwrap();
         let sink = sink_cluster.admin(&sink_name).await.unwrap();
-        for (client, tenants) in [(&source, vec![1, 2]), (&sink, vec![9])] {
+        let sides = [
+            (&source, SOURCE_LEAVES, vec![1, 2]),
+            (&sink, SINK_LEAVES, vec![9]),
+        ];
+        for (client, leaves, tenants) in sides {
             client.batch_execute(SCHEMA).await.unwrap();
+            client.batch_execute(leaves).await.unwrap();
             for tenant in tenants {
                 client.batch_execute(&tenant_rows(tenant)).await.unwrap();
             }
@@ -311,11 +329,13 @@ impl World {
     /// Runs statements on the source while a mover streams, and says why it fails by name.
     pub(crate) async fn fails(&self, sql: &[&str]) -> (String, Reason) {
         let mut mover = self.start();
+        self.settle(&mut mover).await;
         for sql in sql {
             self.on_source(sql).await;
         }
-        self.barrier().await;
-        match mover.until(|report| report.barrier.is_some()).await {
+        let nonce = self.barrier().await;
+        let met = |report: &Report| report.barrier.is_some_and(|barrier| barrier.nonce == nonce);
+        match mover.until(met).await {
             Err(StreamError::Fatal(finding)) => (finding.table.to_string(), finding.reason),
             other => panic!("not fatal: {other:?}"),
         }
@@ -404,6 +424,7 @@ insert into reply select '{tenant}-' || n,
 insert into member values ({tenant}, 'a@b.example', 'admin'), ({tenant}, '', null);
 insert into audit select {e} + n, {p} + n % 2, 'audit ' || n, {LARGE} || n
   from generate_series(1, 5) n;
+insert into log values ({tenant}, '2019-05-05', 'old'), ({tenant}, '2024-05-05', 'new');
 insert into topic values ({g} + 1, {p}, 'a'), ({g} + 2, {p} + 1, 'b');
 insert into post select {e} + n, {g} + 1 + n % 2, 'p' from generate_series(1, 6) n;
 "#
