@@ -11,6 +11,11 @@ help: ## What there is to make
 test: servers ## The whole suite, on real servers that it starts itself
 	$(CARGO) test --no-fail-fast $(FLAGS)
 
+.PHONY: demo
+demo: servers ## One move, shown on real servers; with KEEP=1 they are left running
+	$(CARGO) run --release --package monarch-cli --features demo -- \
+		demo $(if $(filter-out 0,$(KEEP)),--keep)
+
 .PHONY: servers
 servers: ## Install the servers that tests and demo need, where they are missing
 	tests/harness/install

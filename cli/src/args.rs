@@ -63,6 +63,9 @@ pub(crate) enum Command {
     Histories(Histories),
     /// Prints a script that completes commands in a shell
     Completions(completions::Arguments),
+    /// Shows a move on real servers
+    #[cfg(feature = "demo")]
+    Demo(crate::command::demo::Arguments),
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,6 +2,8 @@
 
 pub(crate) mod completions;
 pub(crate) mod config_check;
+#[cfg(feature = "demo")]
+pub(crate) mod demo;
 pub(crate) mod histories_save;
 pub(crate) mod ledger_init;
 pub(crate) mod move_;
@@ -29,5 +31,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
             Box::pin(histories_save::run(arguments, context)).await
         }
         Command::Completions(arguments) => completions::run(&arguments),
+        #[cfg(feature = "demo")]
+        Command::Demo(arguments) => Box::pin(demo::run(&arguments)).await,
     }
 }
