@@ -297,6 +297,7 @@ impl Fault {
         };
         let failure = ApplicationFailure::builder(anyhow::anyhow!(self.story()))
             .type_name(name.unwrap_or("Retry").to_owned())
+            .details(self.code().to_owned())
             .non_retryable(last)
             .build();
         ActivityError::application(failure)

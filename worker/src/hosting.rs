@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use monarch_activities::{Movers, Steering, World};
 use monarch_config::Fleet;
@@ -80,6 +81,8 @@ fn options(
     let options = WorkerOptions::new(queue.to_string())
         .client_identity_override(config.identity.clone())
         .graceful_shutdown_period(config.grace)
+        // A cancellation comes with the answer to a heartbeat: an abort must not wait for it.
+        .max_heartbeat_throttle_interval(HEARTBEAT_EVERY)
         .tuner(places())
         .activity_inbound_interceptor(Spans);
     match queue {
@@ -95,6 +98,9 @@ fn options(
     }
 }
 
+/// The longest that an activity's heartbeat is held back.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+
 fn places() -> TunerHolder {
     let fixed = FixedSizeSlotSupplier::new;
     TunerHolder::builder()
@@ -108,7 +114,6 @@ fn places() -> TunerHolder {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
 

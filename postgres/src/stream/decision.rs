@@ -237,16 +237,16 @@ impl Reason {
     /// The word in the ledger and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
-            Reason::StaticSpineChanged => "static_spine_changed",
-            Reason::ParentEntered => "parent_entered",
-            Reason::ChildBeforeParent => "child_before_parent",
-            Reason::ParentRekeyed => "parent_rekeyed",
-            Reason::IncompleteRow => "incomplete_row",
-            Reason::RowMissing => "row_missing",
-            Reason::RowUnidentified => "row_unidentified",
-            Reason::KeyTakenByOtherTenant => "key_taken_by_other_tenant",
+            Reason::StaticSpineChanged => "static-spine-changed",
+            Reason::ParentEntered => "parent-entered",
+            Reason::ChildBeforeParent => "child-before-parent",
+            Reason::ParentRekeyed => "parent-rekeyed",
+            Reason::IncompleteRow => "incomplete-row",
+            Reason::RowMissing => "row-missing",
+            Reason::RowUnidentified => "row-unidentified",
+            Reason::KeyTakenByOtherTenant => "key-taken-by-other-tenant",
             Reason::Truncated => "truncated",
-            Reason::SchemaChanged => "schema_changed",
+            Reason::SchemaChanged => "schema-changed",
         }
     }
 }

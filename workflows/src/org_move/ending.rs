@@ -137,7 +137,7 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
         };
         match call(ctx, MoveApi::evict, unit, unhurried(plan, Some(&plan.from))).await {
             Ok(_) => step::unit(ctx, plan, store, UnitStatus::Evicted),
-            Err(Stopped::Failed(refused)) if refused.code == failure::EVICTION_REFUSED => {
+            Err(Stopped::Failed(refused)) if refused.kind == failure::EVICTION_REFUSED => {
                 return Ok(vec![format!("{store}: {}", refused.message)]);
             }
             Err(stopped) => return Err(stopped),
@@ -221,7 +221,7 @@ pub(super) async fn fail(
         asked_to_scrub(ctx).await;
     }
     give_up(ctx, plan).await?;
-    Err(outcome::fails(&failure.code, failure.message))
+    Err(outcome::fails(&failure.kind, failure.message))
 }
 
 /// Waits for an abort or a cancellation.

@@ -56,7 +56,7 @@ async fn drive(
             Ok(Done::Sealed) => {}
             Err(Stopped::Cancelled) if stop.is_cancelled() => return Ok(()),
             Err(Stopped::Cancelled) => {}
-            Err(Stopped::Failed(failure)) if failure.code == failure::START_OVER => copied = false,
+            Err(Stopped::Failed(failure)) if failure.kind == failure::START_OVER => copied = false,
             Err(Stopped::Failed(failure)) => return Err(failure),
         }
     }

@@ -22,7 +22,9 @@ pub(super) enum Verdict {
 /// A failure that was not retried, or may not be.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
-    /// A name from [`crate::contract::failure`], or `Activity` where the activity gave none.
+    /// A name from [`crate::contract::failure`], or [`UNNAMED`].
+    pub(super) kind: String,
+    /// The finding's own name, for ledger and page.
     pub(super) code: String,
     /// What happened, in words.
     pub(super) message: String,
@@ -30,9 +32,12 @@ pub(super) struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)
+        write!(f, "{}", self.message)
     }
 }
+
+/// What a failure is called that came with no name.
+const UNNAMED: &str = "Activity";
 
 /// Why an activity gave no result.
 #[derive(Debug)]
@@ -47,7 +52,7 @@ impl Stopped {
     pub(super) fn into_termination(self) -> WorkflowTermination {
         match self {
             Stopped::Cancelled => WorkflowTermination::cancelled(),
-            Stopped::Failed(Failure { code, message }) => fails(&code, message),
+            Stopped::Failed(Failure { kind, message, .. }) => fails(&kind, message),
         }
     }
 }
@@ -58,15 +63,24 @@ impl From<ActivityExecutionError> for Stopped {
             return Stopped::Cancelled;
         }
         let failure = match error.cause() {
-            Some(IncomingError::Application(application)) => Failure {
-                code: application.type_name().unwrap_or("Activity").to_owned(),
-                message: application.failure().map_or_else(
-                    || application.to_string(),
-                    |failure| failure.message.clone(),
-                ),
-            },
+            Some(IncomingError::Application(application)) => {
+                let kind = application.type_name().unwrap_or(UNNAMED).to_owned();
+                Failure {
+                    code: application
+                        .details()
+                        .ok()
+                        .flatten()
+                        .unwrap_or_else(|| kind.clone()),
+                    kind,
+                    message: application.failure().map_or_else(
+                        || application.to_string(),
+                        |failure| failure.message.clone(),
+                    ),
+                }
+            }
             _ => Failure {
-                code: "Activity".to_owned(),
+                kind: UNNAMED.to_owned(),
+                code: UNNAMED.to_owned(),
                 message: error.to_string(),
             },
         };

@@ -146,7 +146,11 @@ fn entrance(adopted: &AdoptOutput) -> WorkflowResult<At> {
         (Phase::Aborting, _) => At::Aborting,
         (Phase::Failed, _) => {
             let (code, message) = reason.unwrap_or_default();
-            At::Failed(Failure { code, message })
+            At::Failed(Failure {
+                kind: failure::FATAL.to_owned(),
+                code,
+                message,
+            })
         }
         (ended @ (Phase::Finalized | Phase::Aborted), _) => {
             let message = format!("the move is {ended}: there is nothing to carry on");
