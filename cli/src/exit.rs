@@ -60,3 +60,18 @@ impl From<Exit> for ExitCode {
         ExitCode::from(exit.code())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scripts rely on the page as much as on the program.
+    #[test]
+    fn the_page_on_the_command_line_has_every_status() {
+        let page = include_str!("../../docs/cli.md");
+        for exit in Exit::ALL {
+            let line = format!("| {} | {} |", exit.code(), exit.meaning());
+            assert!(page.contains(&line), "docs/cli.md lacks {line}");
+        }
+    }
+}
