@@ -22,6 +22,7 @@ use super::event::{Event, read_change, read_event};
 use super::membership::Membership;
 use super::pipeline::Pipeline;
 use super::spool::Recording;
+use super::start::Preamble;
 use super::statement::{Param, Shape, Verb, set_columns, subtree_deletes};
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
 use super::{Action, Missing, Operation, Reason, Row, mark};
@@ -84,8 +85,8 @@ pub(super) struct Applier {
     pub(super) tables: Arc<Tables>,
     pub(super) membership: Membership,
     pub(super) sink: Session,
-    /// What each sink transaction starts with.
-    pub(super) preamble: &'static str,
+    /// What each sink transaction starts with, and whether the sink's foreign keys act in it.
+    pub(super) preamble: Preamble,
     pub(super) statements: HashMap<Shape, Statement>,
 }
 
@@ -155,7 +156,7 @@ impl Applier {
     ) -> Result<Applied, StreamError> {
         let doing = "write a transaction on the sink";
         let tx = self.sink.transaction().await.doing(doing)?;
-        tx.batch_execute(self.preamble).await.doing(doing)?;
+        tx.batch_execute(self.preamble.sql).await.doing(doing)?;
         sink::hold(&tx, &self.unit, self.epoch).await?;
         let mut writer = Writer {
             tx: &tx,
@@ -164,6 +165,8 @@ impl Applier {
             membership: &mut self.membership,
             statements: &mut self.statements,
             pipeline: Pipeline::new(),
+            cascades: self.preamble.cascades,
+            parent_left: false,
             seen,
             changes: 0,
             at: None,
@@ -225,6 +228,10 @@ struct Writer<'a> {
     membership: &'a mut Membership,
     statements: &'a mut HashMap<Shape, Statement>,
     pipeline: Pipeline<'a, Written>,
+    /// Whether the sink's foreign keys act.
+    cascades: bool,
+    /// Whether a parent left in this transaction.
+    parent_left: bool,
     /// Told of each change that is read: a long transaction shows that it moves.
     seen: &'a (dyn Fn() + Sync),
     changes: u64,
@@ -244,6 +251,7 @@ impl<'a> Writer<'a> {
                 }
             })?,
         });
+        self.parent_left = false;
         plan(self.tables, self.membership, transaction).await?;
         let mut replay = transaction.recording.replay();
         let mut frames = 0;
@@ -406,6 +414,9 @@ impl<'a> Writer<'a> {
     ) -> Result<(), StreamError> {
         let key = old_key(table, change)?;
         let params = key.into_iter().map(Param::Text).collect();
+        // The sink's own cascade may have come first.
+        let cascaded = self.cascades && self.parent_left;
+        let missing = if cascaded { Missing::Fine } else { missing };
         self.write(table, change.table, Verb::Delete, params, missing)
             .await
     }
@@ -415,6 +426,7 @@ impl<'a> Writer<'a> {
         let missing = Missing::Fatal(Reason::RowMissing);
         self.delete(table, change, missing).await?;
         self.membership.depart(change.table, &key[0]);
+        self.parent_left = true;
         if table.kind == (Kind::Parent { enforced: false }) {
             self.membership.note_passed_over(change.table, &key[0]);
         }

@@ -5,10 +5,10 @@ use monarch_model::Lsn;
 
 use super::change::{Change, Value};
 use super::error::StreamError;
-use super::mark;
 use super::spool::Recording;
 use super::tables::{Announced, Table, TableIndex, Tables};
 use crate::PgTime;
+use crate::drain::BARRIER_PREFIX;
 use crate::pgoutput::{self, Change as Decoded, Message, ReplicaIdentity, Tuple};
 
 /// What stands inside a transaction.
@@ -96,7 +96,7 @@ pub(super) fn read_bound(
         Message::Truncate { .. } => Bound::Inside { table: None },
         Message::Message {
             transactional: true,
-            prefix: mark::PREFIX,
+            prefix: BARRIER_PREFIX,
             ..
         } => Bound::Inside { table: None },
         Message::Message { .. } | Message::Type { .. } | Message::Origin { .. } => Bound::Other,

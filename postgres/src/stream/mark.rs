@@ -1,57 +1,21 @@
-//! Marks that Monarch leaves in a source's log, to know when a reader has come past them.
+//! Reads the marks that Monarch leaves in a source's log, to know when a reader has come past them.
 //!
-//! A mark is a transactional logical message, so it stands in the log in the order of commits. It
-//! names move and store; a reader passes over those of other units.
+//! A mark is what [`crate::drain::emit_barrier`] writes: a transactional logical message, so that it
+//! stands in the log in the order of commits. It names move and store; those of other units are
+//! passed over.
 
-use monarch_model::{Lsn, MoveId, StoreName};
-use serde::{Deserialize, Serialize};
-use tokio_postgres::GenericClient;
-use tokio_postgres::types::PgLsn;
+use monarch_model::{MoveId, StoreName};
+use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::{Doing, Error, Unit};
+use crate::Unit;
 
-/// The prefix of our messages.
-pub(super) const PREFIX: &str = "monarch";
-
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Content {
     #[serde(rename = "move")]
     move_id: MoveId,
     store: StoreName,
     nonce: Uuid,
-}
-
-/// Leaves a mark for `unit` in the log of the primary that `client` is connected to; where it was
-/// written. Its transaction commits behind.
-///
-/// # Errors
-///
-/// When the server refuses.
-pub(super) async fn leave<C: GenericClient + Sync>(
-    client: &C,
-    unit: &Unit,
-    nonce: Uuid,
-) -> Result<Lsn, Error> {
-    let row = client
-        .query_one(
-            "select pg_catalog.pg_logical_emit_message(true, $1, $2::text)",
-            &[&PREFIX, &content(unit, nonce)],
-        )
-        .await
-        .doing("leave a mark in the source's log")?;
-    let lsn: PgLsn = row.try_get(0).doing("leave a mark in the source's log")?;
-    Ok(Lsn(lsn.into()))
-}
-
-/// What a mark for `unit` says.
-pub(super) fn content(unit: &Unit, nonce: Uuid) -> String {
-    serde_json::json!({
-        "move": unit.move_id,
-        "store": unit.store,
-        "nonce": nonce,
-    })
-    .to_string()
 }
 
 /// The nonce of a mark, if it is for `unit`. Anything else that stands in the log is not ours.
@@ -73,7 +37,10 @@ mod tests {
             store: store.parse().unwrap(),
         };
         let nonce = Uuid::from_u128(9);
-        let ours = content(&unit(1, "a"), nonce);
+        let ours = format!(
+            r#"{{"move":"{}","store":"a","nonce":"{nonce}"}}"#,
+            Uuid::from_u128(1)
+        );
         assert_eq!(nonce_for(ours.as_bytes(), &unit(1, "a")), Some(nonce));
         assert_eq!(nonce_for(ours.as_bytes(), &unit(1, "b")), None);
         assert_eq!(nonce_for(ours.as_bytes(), &unit(2, "a")), None);

@@ -172,15 +172,29 @@ async fn application(source: &Client, pid: i32) -> Result<Option<String>, Error>
     row.map(|row| row.try_get(0)).transpose().doing(doing)
 }
 
-/// What each sink transaction starts with: triggers and foreign keys are not fired by the mover,
-/// since the rows already were through them on the source. A role that may not say so gets what
-/// can be deferred deferred.
-pub(super) async fn preamble(sink: &mut Client) -> Result<&'static str, Error> {
+/// What each sink transaction starts with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Preamble {
+    /// Its text.
+    pub(super) sql: &'static str,
+    /// Whether the sink's triggers and foreign keys act in spite of it.
+    pub(super) cascades: bool,
+}
+
+/// Triggers and foreign keys are not fired by the mover: the rows already were through them on the
+/// source. A role that may not say so gets what can be deferred deferred.
+pub(super) async fn preamble(sink: &mut Client) -> Result<Preamble, Error> {
     let doing = "ask whether triggers can be kept from firing";
     let tx = sink.transaction().await.doing(doing)?;
     match tx.batch_execute(AS_REPLICA).await {
-        Ok(()) => Ok(AS_REPLICA),
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(AS_OTHERS),
+        Ok(()) => Ok(Preamble {
+            sql: AS_REPLICA,
+            cascades: false,
+        }),
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(Preamble {
+            sql: AS_OTHERS,
+            cascades: true,
+        }),
         Err(error) => Err(error).doing(doing),
     }
 }

@@ -27,7 +27,7 @@ use super::statement::{Param, exists_sql};
 use super::tables::{TableIndex, Tables};
 use super::{Action, Before, Job, mark};
 use crate::replication::{Frame, ReplicationConnection, Status, StreamOptions};
-use crate::{ConnectOptions, Doing, Session, SessionPurpose, sink};
+use crate::{ConnectOptions, Doing, Session, SessionPurpose, drain, sink};
 
 /// How often the walsender is told that the reader lives.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ async fn leave_mark(job: &Job, primary: &ConnectOptions) -> Result<(String, Uuid
         .doing(doing)?;
     let snapshot = row.try_get(0).doing(doing)?;
     let nonce = Uuid::new_v4();
-    mark::leave(&*primary, &job.unit, nonce).await?;
+    drain::emit_barrier(&primary, job.unit.move_id, &job.unit.store, nonce).await?;
     primary.close().await;
     Ok((snapshot, nonce))
 }

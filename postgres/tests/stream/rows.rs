@@ -404,6 +404,23 @@ async fn a_row_moves_between_partitions() {
         .await;
 }
 
+/// A role that may not keep triggers and foreign keys from firing has the deferrable ones deferred.
+#[tokio::test]
+async fn a_plain_role_streams_too() {
+    let mut world = World::new().await;
+    world.as_plain_role().await;
+    world
+        .follows(&[
+            "begin; set constraints all deferred;
+             insert into event values (1600, 160, 'early', 'b');
+             insert into \"group\" (id, project_id, title) overriding system value
+               values (160, 11, 'late'); commit",
+            "update event set label = 'changed' where id = 1001",
+            "delete from \"group\" where id = 102",
+        ])
+        .await;
+}
+
 /// Values keep their text through every type that Postgres prints.
 #[tokio::test]
 async fn odd_texts_arrive_as_they_are() {

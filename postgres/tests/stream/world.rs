@@ -15,7 +15,7 @@ use monarch_postgres::sink::{self, TakeOver};
 use monarch_postgres::snapshot;
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::stream::{self, Job, Observer, Reason, Report, Spool, StreamError};
-use monarch_postgres::{ConnectOptions, SessionPurpose, Unit, publication};
+use monarch_postgres::{ConnectOptions, SessionPurpose, Unit, drain, publication};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
@@ -271,6 +271,27 @@ impl World {
         assert!(matches!(taken, TakeOver::Held(_)));
     }
 
+    /// The sink under a role that is no superuser: it owns nothing and may only do what is granted.
+    pub(crate) async fn as_plain_role(&mut self) {
+        let role = fresh_name("plain");
+        self.sink
+            .batch_execute(&format!(
+                "create role {role} login password 'plain' nosuperuser;
+                 grant usage on schema public, monarch to {role};
+                 grant select, insert, update, delete on all tables in schema public, monarch
+                   to {role};
+                 grant pg_signal_backend to {role}"
+            ))
+            .await
+            .unwrap();
+        let dsn = format!(
+            "host=127.0.0.1 port={} user={role} password=plain dbname={}_sink",
+            self.sink_cluster.port(),
+            self.database
+        );
+        self.job.sink = ConnectOptions::parse(&dsn, &Environment::empty()).unwrap();
+    }
+
     /// Starts a mover with the job as it stands.
     pub(crate) fn start(&self) -> Mover {
         let (sender, reports) = watch::channel(Report::default());
@@ -292,12 +313,10 @@ impl World {
     /// Leaves a barrier on the source; its nonce.
     pub(crate) async fn barrier(&self) -> Uuid {
         let nonce = Uuid::new_v4();
-        let content = format!(
-            r#"{{"move":"{}","store":"default","nonce":"{nonce}"}}"#,
-            self.job.unit.move_id
-        );
-        let emit = format!("select pg_logical_emit_message(true, 'monarch', '{content}')");
-        self.on_source(&emit).await;
+        let unit = &self.job.unit;
+        drain::emit_barrier(&self.source, unit.move_id, &unit.store, nonce)
+            .await
+            .unwrap();
         nonce
     }
 
