@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use monarch_config::Dsn;
+use monarch_harness::{PgVersion, fresh_name, shared};
 use monarch_ledger::{Ledger, NewMove, Registration};
 use monarch_model::MoveId;
 use monarch_postgres::spine::Spine;
@@ -108,5 +109,66 @@ async fn a_move_is_seen_from_the_ledger_while_temporal_is_away() -> Result<()> {
         "{}",
         nobody.errors
     );
+    Ok(())
+}
+
+/// What a plan says comes from the databases that the move would use, and it leaves no trace there.
+#[tokio::test]
+async fn a_plan_is_made_from_the_source_and_changes_nothing() -> Result<()> {
+    let cluster = shared::cluster(PgVersion::V17).await;
+    let (source, sink) = (fresh_name("source"), fresh_name("sink"));
+    let dsns = [
+        cluster.create_database(&source).await?,
+        cluster.create_database(&sink).await?,
+    ];
+    for database in [&source, &sink] {
+        let client = cluster.admin(database).await?;
+        client
+            .batch_execute(
+                "create table organization (id bigint primary key);
+                 create table issue (id bigint primary key, organization_id bigint);
+                 create table feature (id bigint primary key)",
+            )
+            .await?;
+    }
+    let client = cluster.admin(&source).await?;
+    client
+        .batch_execute(
+            "insert into organization values (1), (2);
+             insert into issue select n, 1 + n % 2 from generate_series(1, 1000) n;
+             analyze",
+        )
+        .await?;
+    let (ledger, ledger_dsn) = Stage::with_ledger().await?;
+    ledger.run(["ledger", "init"]).await?;
+    let stage = Stage::of(&dsns[0], &dsns[1], &ledger_dsn)?;
+
+    let plan = ["plan", "--org", "1", "--output", "json"];
+    let said = stage.run(plan).await?.json()?;
+    assert!(said["not_planned"].is_null(), "{said}");
+    let tables = &said["stores"][0]["tables"];
+    assert_eq!(tables[0]["table"], "organization");
+    assert_eq!(tables[1]["scope"], "organization_id is the organization");
+    assert_eq!(tables[1]["rows_estimated"], 500);
+    let statements = said["stores"][0]["publications"].to_string();
+    assert!(statements.contains("create publication"), "{statements}");
+    let text = stage.run(["plan", "--org", "1"]).await?;
+    assert!(
+        text.output.contains("no scope edge, so not moved: feature"),
+        "{}",
+        text.output
+    );
+
+    let left = client
+        .query_one(
+            "select (select count(*) from pg_publication)
+                  + (select count(*) from pg_replication_slots where database = current_database())",
+            &[],
+        )
+        .await?;
+    assert_eq!(left.get::<_, i64>(0), 0);
+
+    let nobody = stage.run(["plan", "--org", "9"]).await?;
+    assert_eq!(nobody.code, 1, "{}", nobody.output);
     Ok(())
 }

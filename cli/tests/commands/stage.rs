@@ -49,16 +49,17 @@ impl Said {
 impl Stage {
     /// A fleet whose ledger and databases are at this connection string. Temporal is nowhere.
     pub(crate) fn new(dsn: &str) -> Result<Self> {
+        Self::of(dsn, dsn, dsn)
+    }
+
+    /// A fleet whose source, sink and ledger are at these connection strings.
+    pub(crate) fn of(source: &str, sink: &str, ledger: &str) -> Result<Self> {
         let folder = TempDir::new().context("make a folder")?;
-        let place = |database: &str| {
-            format!(
-                "databases: [{{primary_dsn: '{dsn} application_name={database}', stores: [default]}}]"
-            )
-        };
+        let place = |dsn: &str| format!("databases: [{{primary_dsn: '{dsn}', stores: [default]}}]");
         let fleet = format!(
-            "from: us1\nto: us2\ncells:\n  us1: {{{}}}\n  us2: {{{}}}\nledger: {{dsn: '{dsn}'}}\n",
-            place("a"),
-            place("b"),
+            "from: us1\nto: us2\ncells:\n  us1: {{{}}}\n  us2: {{{}}}\nledger: {{dsn: '{ledger}'}}\n",
+            place(source),
+            place(sink),
         );
         std::fs::write(folder.path().join("manifest.yaml"), MANIFEST)?;
         std::fs::write(folder.path().join("fleet.yaml"), fleet)?;
