@@ -157,3 +157,108 @@ fn odd(what: &str) -> StreamError {
         what: what.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::{BufMut, BytesMut};
+
+    use super::*;
+
+    fn message(kind: u8, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(kind);
+        fill(&mut bytes);
+        bytes.freeze()
+    }
+
+    fn begin() -> Bytes {
+        message(b'B', |b| b.put_bytes(0, 8 + 8 + 4))
+    }
+
+    fn commit(end: u64) -> Bytes {
+        message(b'C', |b| {
+            b.put_u8(0);
+            b.put_u64(end - 1);
+            b.put_u64(end);
+            b.put_i64(0);
+        })
+    }
+
+    fn part(xid: u32) -> Bytes {
+        message(b'S', |b| {
+            b.put_u32(xid);
+            b.put_u8(1);
+        })
+    }
+
+    fn part_ends() -> Bytes {
+        message(b'E', |_| {})
+    }
+
+    fn streamed_commit(xid: u32, end: u64) -> Bytes {
+        message(b'c', |b| {
+            b.put_u32(xid);
+            b.put_u8(0);
+            b.put_u64(end - 1);
+            b.put_u64(end);
+            b.put_i64(0);
+        })
+    }
+
+    fn abort(xid: u32, subxid: u32) -> Bytes {
+        message(b'A', |b| {
+            b.put_u32(xid);
+            b.put_u32(subxid);
+        })
+    }
+
+    /// The positions at which transactions come out whole.
+    fn whole(position: u64, messages: &[Bytes]) -> Vec<u64> {
+        let spool = Spool::new(std::env::temp_dir());
+        let mut assembler = Assembler::new(Arc::default(), spool, Lsn(position));
+        let mut ends = Vec::new();
+        for message in messages {
+            ends.extend(assembler.push(message).unwrap().map(|whole| whole.end.0));
+        }
+        assert!(!assembler.is_inside());
+        ends
+    }
+
+    /// Guards promise 3: what a source delivers again after a crash is not applied again.
+    #[test]
+    fn what_was_applied_is_passed_over() {
+        let messages = [
+            begin(),
+            commit(10),
+            begin(),
+            commit(20),
+            begin(),
+            commit(30),
+        ];
+        assert_eq!(whole(20, &messages), [30]);
+        let messages = [part(7), part_ends(), streamed_commit(7, 20)];
+        assert_eq!(whole(20, &messages), [0; 0]);
+    }
+
+    /// Parts of several transactions alternate; each comes out at its own commit, or not at all.
+    #[test]
+    fn transactions_in_parts_come_out_at_their_commits() {
+        let messages = [
+            part(7),
+            part_ends(),
+            part(8),
+            part_ends(),
+            begin(),
+            commit(10),
+            part(7),
+            part_ends(),
+            part(9),
+            part_ends(),
+            abort(8, 8),
+            abort(9, 12),
+            streamed_commit(9, 20),
+            streamed_commit(7, 30),
+        ];
+        assert_eq!(whole(0, &messages), [10, 20, 30]);
+    }
+}

@@ -21,7 +21,7 @@ use crate::{Doing, Error};
 pub(super) type TableIndex = usize;
 
 /// The tables of one store, parents first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tables {
     /// Each table.
     pub(super) all: Vec<Table>,

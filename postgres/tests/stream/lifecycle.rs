@@ -355,7 +355,6 @@ async fn a_mover_that_waits_for_its_sink_answers_the_walsender() {
         .on_source("insert into event values (1750, 101, 'waits', 'b')")
         .await;
     mover.until(|report| report.rows_read >= 1).await.unwrap();
-    let before: tokio_postgres::types::PgLsn = one(&world.source, &confirmed(&world)).await;
     let heard = format!(
         "select max(reply_time)::text from pg_stat_replication where application_name = '{}'",
         world.job.unit.application(Epoch(1))
@@ -364,8 +363,8 @@ async fn a_mover_that_waits_for_its_sink_answers_the_walsender() {
         let last: String = one(&world.source, &heard).await;
         becomes(&world.source, &format!("select ({heard}) > '{last}'")).await;
     }
-    let after: tokio_postgres::types::PgLsn = one(&world.source, &confirmed(&world)).await;
-    assert_eq!(after, before);
+    let confirmed: tokio_postgres::types::PgLsn = one(&world.source, &confirmed(&world)).await;
+    assert!(Lsn(confirmed.into()) <= world.state().await.position.unwrap());
     blocker.batch_execute("rollback").await.unwrap();
     world.settle(&mut mover).await;
     mover.stop().await.unwrap();
