@@ -16,6 +16,14 @@ demo: servers ## One move, shown on real servers; with KEEP=1 they are left runn
 	$(CARGO) run --release --package monarch-cli --features demo -- \
 		demo $(if $(filter-out 0,$(KEEP)),--keep)
 
+.PHONY: histories
+histories: servers ## The workflow histories that the replay test reads, made anew
+	$(CARGO) build --package monarch-cli
+	$(CARGO) run --package monarch-demo --example histories -- \
+		"$$($(CARGO) metadata --no-deps --format-version 1 \
+			| sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/monarch" \
+		worker/tests/histories
+
 .PHONY: servers
 servers: ## Install the servers that tests and demo need, where they are missing
 	tests/harness/install
