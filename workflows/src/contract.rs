@@ -19,21 +19,21 @@ use serde::{Deserialize, Serialize};
 /// Names of the failures that end an activity for good.
 pub mod failure {
     /// The configuration or the start input cannot be used.
-    pub const BAD_INPUT: &str = "BadInput";
+    pub const BAD_INPUT: &str = "bad-input";
     /// Preflight found what forbids the move; the findings are in the message.
-    pub const PREFLIGHT_REFUSED: &str = "PreflightRefused";
+    pub const PREFLIGHT_REFUSED: &str = "preflight-refused";
     /// Another move is live; its id is in the message.
-    pub const LIVE_MOVE: &str = "LiveMove";
+    pub const LIVE_MOVE: &str = "live-move";
     /// The unit must be copied again from a new slot: its sink went back, or its copy was cut off.
-    pub const START_OVER: &str = "StartOver";
+    pub const START_OVER: &str = "start-over";
     /// Eviction found what must not be deleted, or a slot that still lives.
-    pub const EVICTION_REFUSED: &str = "EvictionRefused";
+    pub const EVICTION_REFUSED: &str = "eviction-refused";
     /// The drain did not succeed and the organization writes on the source again.
-    pub const NOT_DRAINED: &str = "NotDrained";
+    pub const NOT_DRAINED: &str = "not-drained";
     /// The move was given up.
-    pub const ABORTED: &str = "Aborted";
+    pub const ABORTED: &str = "aborted";
     /// A finding that ends the move before its flip; the finding's own code leads the message.
-    pub const FATAL: &str = "Fatal";
+    pub const FATAL: &str = "fatal";
 }
 
 /// One move.

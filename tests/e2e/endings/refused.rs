@@ -50,7 +50,7 @@ async fn a_second_move_is_refused_and_the_live_one_named() -> Result<()> {
         ("again", r#"{"org_id": 1}"#),
     ] {
         scene.start_as(workflow, input).await?.success()?;
-        says(&scene.result(workflow).await?, &["LiveMove", &live]);
+        says(&scene.result(workflow).await?, &["live-move", &live]);
     }
     let again = scene
         .operator
@@ -58,7 +58,7 @@ async fn a_second_move_is_refused_and_the_live_one_named() -> Result<()> {
         .await?;
     let told = again.text();
     if again.code == 0 {
-        says(&scene.result("org-move-2").await?, &["LiveMove", &live]);
+        says(&scene.result("org-move-2").await?, &["live-move", &live]);
     } else {
         assert!(
             told.contains(&live) || told.contains("move of organization 1"),
@@ -91,7 +91,7 @@ async fn one_database_under_two_names_is_refused() -> Result<()> {
         .fleet
         .write_fleet_file(&format!("{source}{sink}ledger:{ledger}"))?;
     let before = org_on(&scene.fleet.source).await?;
-    is_refused(&scene, &["PreflightRefused", "same database", "metrics"]).await?;
+    is_refused(&scene, &["preflight-refused", "same database", "metrics"]).await?;
     assert_eq!(org_on(&scene.fleet.source).await?, before);
     Ok(())
 }
@@ -116,7 +116,11 @@ async fn row_level_security_that_binds_our_role_is_refused() -> Result<()> {
     let ours = place.dsn.replace("user=postgres", &format!("user={role}"));
     let yaml = scene.fleet.fleet_yaml(true).replace(&place.dsn, &ours);
     scene.fleet.write_fleet_file(&yaml)?;
-    is_refused(&scene, &["PreflightRefused", "quota", "row-level security"]).await?;
+    is_refused(
+        &scene,
+        &["preflight-refused", "quota", "row-level security"],
+    )
+    .await?;
     Ok(())
 }
 
@@ -129,7 +133,7 @@ async fn a_key_that_another_tenant_has_on_the_sink_is_refused() -> Result<()> {
         .await?
         .batch_execute("insert into team (id, organization_id, name) overriding system value values (1, 3, 'ours')")
         .await?;
-    is_refused(&scene, &["PreflightRefused", "team"]).await?;
+    is_refused(&scene, &["preflight-refused", "team"]).await?;
     Ok(())
 }
 

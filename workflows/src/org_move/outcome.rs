@@ -37,7 +37,7 @@ impl fmt::Display for Failure {
 }
 
 /// What a failure is called that came with no name.
-const UNNAMED: &str = "Activity";
+const UNNAMED: &str = "activity-failed";
 
 /// Why an activity gave no result.
 #[derive(Debug)]
@@ -89,9 +89,9 @@ impl From<ActivityExecutionError> for Stopped {
 }
 
 /// The end of a workflow that failed, with a name that callers can match.
-pub(super) fn fails(code: &str, message: String) -> WorkflowTermination {
+pub(super) fn fails(kind: &str, message: String) -> WorkflowTermination {
     ApplicationFailure::builder(anyhow::anyhow!(message))
-        .type_name(code.to_owned())
+        .type_name(kind.to_owned())
         .non_retryable(true)
         .build()
         .into()
