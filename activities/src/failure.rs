@@ -6,6 +6,7 @@
 //! goes on trying, and says at each try what is in its way.
 
 use monarch_ledger::LedgerError;
+use monarch_model::chain;
 use monarch_postgres::evict;
 use monarch_postgres::publication::PublicationError;
 use monarch_postgres::scope::ScopeError;
@@ -230,18 +231,6 @@ impl From<SweepError> for Fault {
     }
 }
 
-/// An error and its sources in one line. None of ours holds row values or secrets.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
 impl Fault {
     /// A word for programs: the finding's own name where it has one.
     pub(crate) fn code(&self) -> &'static str {
@@ -260,8 +249,8 @@ impl Fault {
         }
     }
 
-    /// The failure's name where it is final, nothing where it is to be retried.
-    fn is_final(&self) -> Option<&'static str> {
+    /// The contract's name of it where it is final, nothing where it is to be retried.
+    fn final_name(&self) -> Option<&'static str> {
         match self {
             Fault::Cancelled | Fault::NotYet(_) | Fault::Superseded(_) => None,
             Fault::BadInput(_) => Some(failure::BAD_INPUT),
@@ -290,13 +279,13 @@ impl Fault {
         if let Fault::Cancelled = self {
             return ActivityError::cancelled();
         }
-        let name = self.is_final();
+        let name = self.final_name();
         let last = match stance {
             Stance::MayFail => name.is_some(),
             Stance::MustEnd => self.is_final_even_at_the_end(),
         };
         let failure = ApplicationFailure::builder(anyhow::anyhow!(self.story()))
-            .type_name(name.unwrap_or("Retry").to_owned())
+            .type_name(name.unwrap_or("retried").to_owned())
             .details(self.code().to_owned())
             .non_retryable(last)
             .build();

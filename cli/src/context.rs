@@ -5,12 +5,13 @@ use std::sync::Arc;
 use monarch_activities::World;
 use monarch_config::Config;
 use monarch_ledger::Ledger;
+use monarch_model::chain;
 use monarch_worker::temporal;
 use temporalio_client::Client;
 
 use crate::args::Global;
 use crate::console::Output;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 
 /// Makes what a command needs when it needs it.
 pub(crate) struct Context {

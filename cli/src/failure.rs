@@ -1,9 +1,8 @@
 //! What an operator is told when a command does not do what was asked: what happened, whether it
 //! was or will be tried again, and what to do next.
 
-use std::error::Error;
-
 use monarch_ledger::LedgerError;
+use monarch_model::chain;
 use monarch_worker::WorkerError;
 use monarch_worker::temporal::ConnectError;
 use serde::Serialize;
@@ -166,19 +165,4 @@ impl From<WorkerError> for Failure {
             }
         }
     }
-}
-
-/// An error and its sources in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

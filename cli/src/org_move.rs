@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use monarch_model::OrgId;
+use monarch_model::{OrgId, chain};
 use monarch_worker::temporal::{is_transient, names_namespace};
 use monarch_workflows::OrgMove;
 use monarch_workflows::org_move::{OrgMoveResult, Status, workflow_id};
@@ -16,7 +16,7 @@ use temporalio_client::{
     WorkflowGetResultOptions, WorkflowHandle, WorkflowQueryOptions,
 };
 
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 
 /// How long a query may take: it is answered by a worker, and none may be there.
 const QUERY_PATIENCE: Duration = Duration::from_secs(5);

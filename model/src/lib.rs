@@ -4,6 +4,7 @@
 //! deterministic, and the ledger, which must not be fooled, therefore share one table of what may
 //! follow what ([`phase`]).
 
+mod chain;
 mod id;
 mod lsn;
 pub mod names;
@@ -11,6 +12,7 @@ pub mod phase;
 mod table_name;
 pub mod unit;
 
+pub use chain::chain;
 pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName};
 pub use lsn::{InvalidLsn, Lsn};
 pub use phase::Phase;

@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use monarch_model::chain;
 use temporalio_client::envconfig::LoadClientConfigProfileOptions;
 use temporalio_client::errors::ClientConnectError;
 use temporalio_client::tonic::{Code, Status};
@@ -140,21 +141,6 @@ fn told(error: &ClientConnectError, address: String) -> ConnectError {
         }
         other => ConnectError::Config(first_line(other)),
     }
-}
-
-/// An error and its sources, each once, in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 fn first_line(error: &dyn Error) -> String {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use monarch_config::{Config, Database, Graph, Scope as Edge, Table};
-use monarch_model::{CellName, MoveId, OrgId, StoreName};
+use monarch_model::{CellName, MoveId, OrgId, StoreName, chain};
 use monarch_postgres::preflight::{Finding, Report};
 use monarch_postgres::publication::{self, Publication};
 use monarch_postgres::scope::Scope;
@@ -24,7 +24,7 @@ use crate::args::{Organization, Route};
 use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::units_of_measure::{bytes, count};
 
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ fn place<'a>(
 async fn connect(database: &Database) -> Result<Session, Failure> {
     let options = ConnectOptions::from_dsn(&database.primary)
         .map_err(|error| Failure::usage(format!("{}: {}", database.name, chain(&error))))?;
-    let purpose = SessionPurpose::reader("monarch_plan");
+    let purpose = SessionPurpose::reader("monarch plan");
     Ok(Box::pin(Session::connect(&options, &purpose)).await?)
 }
 

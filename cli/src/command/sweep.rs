@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use monarch_activities::sweep::{self, Temporal, Workflows};
+use monarch_model::chain;
 use monarch_worker::SWEEP_SILENT_FOR;
 use monarch_workflows::contract::{SweepInput, SweepOutput};
 
 use crate::console::{self, plain};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 
 /// A move whose workflow does not run loses its fence, its slots and its publications, and is
 /// failed. If Temporal cannot be asked, a move counts as forsaken when it has been silent for long.

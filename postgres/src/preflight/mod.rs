@@ -148,14 +148,3 @@ fn same_cell(cell: &CellName) -> Finding {
         "A move from a database to itself would end by deleting what it moved",
     )
 }
-
-/// An error and its sources in one line.
-fn told(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(next) = source {
-        text.push_str(&format!(": {next}"));
-        source = next.source();
-    }
-    text
-}

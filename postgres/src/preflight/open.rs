@@ -1,10 +1,10 @@
 //! The databases of a move, each with a session, as far as they can be reached.
 
 use monarch_config::{Cell, Database, Dsn, Fleet, Graph, Table};
-use monarch_model::{CellName, StoreName};
+use monarch_model::{CellName, StoreName, chain};
 
 use super::finding::{Finding, Place};
-use super::{identity, told};
+use super::identity;
 use crate::catalog::{self, Catalog};
 use crate::{ConnectOptions, Result, Session, SessionPurpose};
 
@@ -201,7 +201,7 @@ pub(super) fn unreachable(
     Finding::refuse(
         "unreachable",
         place.clone(),
-        format!("the {which} cannot be reached: {}", told(error)),
+        format!("the {which} cannot be reached: {}", chain(error)),
         "Nothing about it could be checked, and nothing could be moved",
     )
     .mend("check address, credentials and TLS in fleet.yaml, pg_hba.conf, and that the server runs")
@@ -212,7 +212,7 @@ pub(super) fn not_checked(place: &Place, error: &(dyn std::error::Error + 'stati
     Finding::refuse(
         "not-checked",
         place.clone(),
-        format!("a check failed: {}", told(error)),
+        format!("a check failed: {}", chain(error)),
         "What it would have found is not known",
     )
 }

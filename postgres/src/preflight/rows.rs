@@ -6,14 +6,14 @@ use std::pin::pin;
 use futures::TryStreamExt;
 use futures::future::join_all;
 use monarch_config::{Graph, Table};
-use monarch_model::StoreName;
+use monarch_model::{StoreName, chain};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
+use super::Job;
 use super::finding::{Finding, Place};
 use super::open::{Open, not_checked};
 use super::ties::Ties;
-use super::{Job, told};
 use crate::catalog::Relation;
 use crate::scope::Scope;
 use crate::spine::{self, Spine};
@@ -139,7 +139,7 @@ async fn read_spine(
                     cell: Some(job.from.clone()),
                     ..Place::default()
                 },
-                format!("the static spine cannot be read: {}", told(&error)),
+                format!("the static spine cannot be read: {}", chain(&error)),
                 "Which rows are the organization's is not known",
             )
         })
