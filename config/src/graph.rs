@@ -240,18 +240,6 @@ impl Graph {
         !self.child_indexes(parent).is_empty()
     }
 
-    /// The tables that a row of `table` can bring with it: those below it by chosen edges, not
-    /// itself, parents first. Below the root or a static table they may live in other stores.
-    pub fn subtree(&self, table: &TableName) -> Vec<&Table> {
-        let mut below: Vec<usize> = self.child_indexes(table).to_vec();
-        let mut next = 0;
-        while let Some(&index) = below.get(next) {
-            below.extend_from_slice(self.children.get(&index).map_or(&[], Vec::as_slice));
-            next += 1;
-        }
-        below.into_iter().map(|index| &self.tables[index]).collect()
-    }
-
     /// The table that scopes `table`; none for the root and for a table that does not move.
     pub fn parent(&self, table: &Table) -> Option<&Table> {
         self.table(&table.scope_edge()?.parent)

@@ -74,7 +74,7 @@ impl Deletion<'_> {
     }
 
     /// Of these, those that are newer than the horizon; on the sink there is no such thing.
-    pub(super) async fn newer(&self, client: &mut Client) -> Result<Rows, Error> {
+    async fn newer(&self, client: &mut Client) -> Result<Rows, Error> {
         let tx = self.begin(client).await?;
         self.newer_in(&tx, self.tables).await
     }

@@ -26,7 +26,6 @@ mod order;
 mod permit;
 
 use std::collections::BTreeMap;
-
 use std::time::Duration;
 
 use monarch_config::{Graph, Scope as Edge, Table};
@@ -156,20 +155,6 @@ fn doomed_table(table: &Table, scope: &Scope, catalog: &Catalog) -> Result<Doome
 
 /// What is told of the rows that are gone: a table, and how many more.
 pub type Progress<'a> = &'a mut (dyn FnMut(&TableName, u64) + Send);
-
-/// The rows of the organization on the source that are newer than `horizon`, by table. Empty
-/// unless somebody wrote for the organization after the flip.
-pub async fn newer_rows(
-    primary: &mut Client,
-    tables: &[Doomed],
-    horizon: Horizon,
-) -> Result<Rows, Error> {
-    let deletion = Deletion {
-        tables,
-        guard: Guard::Source(horizon),
-    };
-    deletion.newer(primary).await
-}
 
 /// Deletes one unit of the organization from the source, children first, and returns how many rows
 /// went, by table. Units that share a database go in [`unit_order`].
