@@ -90,6 +90,20 @@ fn the_example_fleet_is_filled_from_the_environment() {
     assert!(!format!("{fleet:?}").contains("hunter2"));
 }
 
+/// The files that the fleet of `docker-compose.yml` is mounted with, which asks for no variable.
+#[test]
+fn the_files_of_the_compose_fleet_load() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/compose");
+    let (manifest, fleet) = (folder.join("manifest.yaml"), folder.join("fleet.yaml"));
+    let Config { graph, fleet } =
+        load(&manifest, &fleet, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(names(graph.spine()), ["organization", "project"]);
+    assert!(graph.unmoved().is_empty());
+    check_walks(&graph);
+    let source = fleet.cell(fleet.from.as_ref().unwrap()).unwrap();
+    assert!(source.databases[0].standby.is_some());
+}
+
 /// Every table moves in exactly one store's walk, after its parent, or is named as not moved.
 fn check_walks(graph: &Graph) {
     let mut walked = 0;
