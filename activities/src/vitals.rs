@@ -64,23 +64,13 @@ impl Vitals {
     }
 }
 
-/// Runs an activity's work and turns its fault into Temporal's failure.
+/// Runs an activity's work and turns its fault into Temporal's failure, which the worker logs.
 pub(crate) async fn attend<T>(
     ctx: &ActivityContext,
     stance: Stance,
     work: impl AsyncFnOnce(Vitals) -> Result<T, Fault>,
 ) -> Result<T, ActivityError> {
-    let info = ctx.info();
-    match Box::pin(work(Vitals::of(ctx))).await {
-        Ok(done) => Ok(done),
-        Err(fault) => {
-            tracing::warn!(
-                activity = %info.activity_type,
-                attempt = info.attempt,
-                error = %fault.story(),
-                "activity ended early"
-            );
-            Err(fault.into_activity_error(stance))
-        }
-    }
+    Box::pin(work(Vitals::of(ctx)))
+        .await
+        .map_err(|fault| fault.into_activity_error(stance))
 }
