@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use monarch_ledger::Purpose;
 use monarch_model::phase::PhaseEvent;
-use monarch_model::unit::UnitEvent;
 use monarch_model::{Phase, TableName, UnitStatus};
 use monarch_postgres::evict::{self, EvictionPermit, Evidence};
 use monarch_workflows::contract::{BeginEvictInput, BeginEvictOutput, EvictOutput, UnitRef};
 use serde_json::{Value, json};
 
+use crate::deletion;
 use crate::failure::Fault;
 use crate::journal::newest;
 use crate::vitals::Vitals;
@@ -63,18 +63,12 @@ pub(crate) async fn run(
     input: UnitRef,
 ) -> Result<EvictOutput, Fault> {
     let case = world.open(input.move_id).await?;
-    let (id, store) = (input.move_id, &input.store);
-    let known = world.ledger.unit(id, store).await?;
-    if known.status == UnitStatus::Evicted {
-        return Ok(EvictOutput {
-            rows: known.rows_evicted.values().sum(),
-        });
+    let store = &input.store;
+    let known = world.ledger.unit(input.move_id, store).await?;
+    if let Some(done) = deletion::done_before(&known) {
+        return Ok(done);
     }
-    let epoch = world.ledger.next_epoch(id, store, Purpose::Evict).await?;
-    world
-        .ledger
-        .unit_transition(id, store, epoch, UnitEvent::BeginEvict, Value::Null)
-        .await?;
+    let epoch = deletion::begin(world, &input, Purpose::Evict).await?;
     let place = case.place(store)?;
     let mut primary = place.source_session(epoch).await?;
     let decode = place.decode_session(epoch).await?;
@@ -90,7 +84,7 @@ pub(crate) async fn run(
         slot_prefixes: &prefixes,
         horizon: &tail.snapshot,
     };
-    let mut counts = BTreeMap::new();
+    let mut counts = evict::Rows::new();
     let mut count = |table: &TableName, rows: u64| {
         *counts.entry(table.clone()).or_insert(0) += rows;
     };
@@ -100,16 +94,7 @@ pub(crate) async fn run(
             Ok(evict::evict(&mut primary, &tables, &permit, &mut count).await?)
         })
         .await;
-    world
-        .ledger
-        .record_eviction(id, store, epoch, &counts)
-        .await?;
-    let rows = deleted?.values().sum();
-    world
-        .ledger
-        .unit_transition(id, store, epoch, UnitEvent::Evicted, Value::Null)
-        .await?;
-    Ok(EvictOutput { rows })
+    deletion::conclude(world, &input, epoch, &counts, deleted).await
 }
 
 /// What the names of the slots of all units of this move begin with.

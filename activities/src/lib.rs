@@ -13,6 +13,7 @@
 mod adopt;
 mod close_tail;
 mod control;
+mod deletion;
 mod drain;
 mod ending;
 mod evict;

@@ -1,15 +1,14 @@
 //! Takes back what a move made: its slots and publications on the source, its rows on the sink.
 
-use std::collections::BTreeMap;
-
 use monarch_ledger::Purpose;
 use monarch_model::unit::UnitEvent;
-use monarch_model::{Epoch, TableName, UnitStatus};
+use monarch_model::{Epoch, TableName};
 use monarch_postgres::evict::{self, ScrubPermit};
 use monarch_postgres::{publication, slot};
 use monarch_workflows::contract::{EvictOutput, UnitRef};
 use serde_json::Value;
 
+use crate::deletion;
 use crate::failure::Fault;
 use crate::vitals::Vitals;
 use crate::world::{Place, World};
@@ -54,12 +53,10 @@ pub(crate) async fn run(
     input: UnitRef,
 ) -> Result<EvictOutput, Fault> {
     let case = world.open(input.move_id).await?;
-    let (id, store) = (input.move_id, &input.store);
-    let known = world.ledger.unit(id, store).await?;
-    if known.status == UnitStatus::Evicted {
-        return Ok(EvictOutput {
-            rows: known.rows_evicted.values().sum(),
-        });
+    let store = &input.store;
+    let known = world.ledger.unit(input.move_id, store).await?;
+    if let Some(done) = deletion::done_before(&known) {
+        return Ok(done);
     }
     let permit = ScrubPermit::in_phase(case.of.phase).ok_or_else(|| {
         Fault::NotYet(format!(
@@ -67,17 +64,13 @@ pub(crate) async fn run(
             case.of.phase
         ))
     })?;
-    let epoch = world.ledger.next_epoch(id, store, Purpose::Scrub).await?;
-    world
-        .ledger
-        .unit_transition(id, store, epoch, UnitEvent::BeginEvict, Value::Null)
-        .await?;
+    let epoch = deletion::begin(world, &input, Purpose::Scrub).await?;
     let place = case.place(store)?;
     let mut sink = place.sink_session(epoch).await?;
     let catalog = place.catalog(&sink).await?;
     let scope = place.scope(&catalog)?;
     let tables = evict::doomed(&world.config.graph, store, &scope, &catalog)?;
-    let mut counts: BTreeMap<TableName, u64> = BTreeMap::new();
+    let mut counts = evict::Rows::new();
     let mut count = |table: &TableName, rows: u64| {
         *counts.entry(table.clone()).or_insert(0) += rows;
     };
@@ -87,14 +80,5 @@ pub(crate) async fn run(
             Ok(evict::scrub(&mut sink, unit, epoch, &tables, &permit, &mut count).await?)
         })
         .await;
-    world
-        .ledger
-        .record_eviction(id, store, epoch, &counts)
-        .await?;
-    let rows = deleted?.values().sum();
-    world
-        .ledger
-        .unit_transition(id, store, epoch, UnitEvent::Evicted, Value::Null)
-        .await?;
-    Ok(EvictOutput { rows })
+    deletion::conclude(world, &input, epoch, &counts, deleted).await
 }
