@@ -106,11 +106,6 @@ impl Phase {
         !matches!(self, Phase::Finalized | Phase::Aborted)
     }
 
-    /// Whether an abort still takes effect.
-    pub fn can_abort(self) -> bool {
-        next(self, PhaseEvent::BeginAbort).is_ok()
-    }
-
     /// The word in the ledger, in search attributes and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -196,7 +191,7 @@ mod tests {
     fn only_a_move_before_its_flip_can_be_given_up() {
         let can: Vec<Phase> = Phase::ALL
             .into_iter()
-            .filter(|phase| phase.can_abort())
+            .filter(|phase| next(*phase, PhaseEvent::BeginAbort).is_ok())
             .collect();
         assert_eq!(can, [Phase::Active, Phase::Draining, Phase::Failed]);
     }
