@@ -33,6 +33,7 @@ struct Beat {
     changes: u64,
     transactions: u64,
     rows_read: u64,
+    keepalives: u64,
     #[serde(skip)]
     last_change: Option<(Lsn, Timestamp)>,
     #[serde(skip)]
@@ -52,6 +53,7 @@ impl Observer for Leave {
             changes: report.changes,
             transactions: report.transactions,
             rows_read: report.rows_read,
+            keepalives: report.keepalives,
             last_change: report
                 .last_change
                 .map(|change| (change.lsn, change.committed_at)),

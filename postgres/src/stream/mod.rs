@@ -99,7 +99,7 @@ pub struct SinkIdentity {
 /// Hears how far a stream is. What it hears becomes the heartbeat and the ledger's record.
 pub trait Observer: Send {
     /// Called by the loop that moves the changes, at most ten times a second and only when
-    /// something moved: silence means that nothing does.
+    /// something moved or the source answered: silence means that neither does.
     fn observe(&mut self, report: &Report);
 }
 
@@ -126,4 +126,7 @@ pub struct Report {
     /// Changes of rows read since the mover began, other tenants' among them. It moves within a
     /// long transaction too.
     pub rows_read: u64,
+    /// Replies of the walsender since the mover began: shows that the source answers although
+    /// nothing changes. On an idle source it grows about once a second.
+    pub keepalives: u64,
 }

@@ -5,6 +5,10 @@
 //! bytes: when it is full nothing more is read, and the source waits. Reports to the walsender go
 //! on meanwhile, since one that hears nothing hangs up, and all of a large transaction would come
 //! again. What is reported as flushed is what the sink has recorded, never more.
+//!
+//! On a source where nothing changes no frame would come for half of `wal_sender_timeout`, and the
+//! mover could not be told from a dead one. So a silent walsender is asked for a reply once a
+//! second, and it is the reply that is counted: a source that hangs stays silent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +40,8 @@ const GROUP_BYTES: usize = 4 * 1024 * 1024;
 const TICK: Duration = Duration::from_millis(100);
 /// How often the walsender is reported to in any case.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How long the walsender may be silent before it is asked for a reply, and asked again.
+const ASK_AFTER: Duration = Duration::from_secs(1);
 /// How long a position that is not the organization's may stand unrecorded.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// How long the walsender is given to end the stream.
@@ -136,6 +142,8 @@ struct Mover {
     told: Report,
     reported: Status,
     reported_at: Instant,
+    /// When the walsender was last heard, or asked for a reply.
+    silent_since: Instant,
     /// A transaction that waits for room in the queue; nothing more is read meanwhile.
     waiting: Option<SourceTransaction>,
     quiet: Lsn,
@@ -173,6 +181,7 @@ impl Mover {
             report,
             reported: Status::default(),
             reported_at: Instant::now(),
+            silent_since: Instant::now(),
             waiting: None,
             quiet: position,
         }
@@ -212,6 +221,7 @@ impl Mover {
 
     /// Takes a frame of the stream.
     async fn read(&mut self, frame: Frame) -> Result<(), StreamError> {
+        self.silent_since = Instant::now();
         match frame {
             Frame::XLogData {
                 start, end, data, ..
@@ -228,6 +238,7 @@ impl Mover {
                 reply_requested,
                 ..
             } => {
+                self.report.keepalives += 1;
                 self.report.source_head = self.report.source_head.max(end);
                 if !self.assembler.is_inside() && end > self.quiet {
                     self.report.received = self.report.received.max(end);
@@ -282,7 +293,8 @@ impl Mover {
         }
     }
 
-    /// Reports to the walsender what is recorded, if that is news, it is time, or it asked.
+    /// Reports to the walsender what is recorded, if that is news, it is time, or it asked; and
+    /// asks it for a reply if it was silent. While nothing is read, it cannot be heard.
     async fn tell_walsender(&mut self, asked: bool) -> Result<(), StreamError> {
         let status = Status {
             write: self.report.received,
@@ -290,11 +302,15 @@ impl Mover {
             apply: self.report.acknowledged,
         };
         let due = self.reported_at.elapsed() >= REPORT_EVERY;
-        if !(asked || due || status != self.reported) {
+        let silent = self.waiting.is_none() && self.silent_since.elapsed() >= ASK_AFTER;
+        if !(asked || due || silent || status != self.reported) {
             return Ok(());
         }
         if let Some(stream) = &mut self.stream {
-            stream.send_status(status, false).await?;
+            stream.send_status(status, silent).await?;
+        }
+        if silent {
+            self.silent_since = Instant::now();
         }
         self.reported = status;
         self.reported_at = Instant::now();

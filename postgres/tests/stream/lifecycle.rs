@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use monarch_model::{Epoch, Lsn};
 use monarch_postgres::sink::{self, SinkError};
-use monarch_postgres::stream::{SlotFault, StartOver, StreamError, identify, seal};
+use monarch_postgres::stream::{Report, SlotFault, StartOver, StreamError, identify, seal};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 use crate::world::{World, one};
@@ -369,6 +370,40 @@ async fn a_mover_that_waits_for_its_sink_answers_the_walsender() {
     world.settle(&mut mover).await;
     mover.stop().await.unwrap();
     world.assert_same().await;
+}
+
+/// Guards the heartbeat: on a source where nothing changes the walsender's replies are reported, and
+/// they are its own: when it halts, silence is what is heard.
+#[tokio::test]
+async fn an_idle_source_is_heard_and_a_hanging_one_is_not() {
+    let world = World::new().await;
+    let mut mover = world.start();
+    let mut last = world.settle(&mut mover).await;
+    let mut replies = 0;
+    // Other tests write to the same server; what counts are replies while its log stood still.
+    while replies < 3 {
+        let heard = |report: &Report| report.keepalives > last.keepalives;
+        let next = mover.until(heard).await.unwrap();
+        replies += u32::from(next.source_head == last.source_head);
+        last = next;
+    }
+    let walsender = format!(
+        "select pid from pg_stat_replication where application_name = '{}'",
+        world.job.unit.application(Epoch(1))
+    );
+    let walsender = Pid::from_raw(one(&world.source, &walsender).await).unwrap();
+    kill_process(walsender, Signal::STOP).unwrap();
+    sleep(Duration::from_millis(500)).await;
+    let halted = mover.until(|_| true).await.unwrap().keepalives;
+    sleep(Duration::from_secs(3)).await;
+    let later = mover.until(|_| true).await.unwrap().keepalives;
+    kill_process(walsender, Signal::CONT).unwrap();
+    assert_eq!(later, halted);
+    mover
+        .until(|report| report.keepalives > halted)
+        .await
+        .unwrap();
+    mover.stop().await.unwrap();
 }
 
 /// Guards the sink of other tenants' traffic: what is foreign opens no transaction there.
