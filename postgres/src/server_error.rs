@@ -81,6 +81,9 @@ pub struct Refusal {
 
 /// The SQLSTATEs that an operator may meet: their names in the manual, and whether time alone may
 /// mend them. What is not listed is judged by its class, and is else permanent.
+///
+/// A read-only transaction is mended by time: in a failover the address may lead to a standby that
+/// is not promoted yet. What a standby refuses with 55000 is not told from a lost slot by it.
 const CONDITIONS: &[(&str, &str, bool)] = &[
     ("08000", "connection_exception", true),
     ("08003", "connection_does_not_exist", true),
@@ -93,7 +96,7 @@ const CONDITIONS: &[(&str, &str, bool)] = &[
     ("23505", "unique_violation", false),
     ("23514", "check_violation", false),
     ("23P01", "exclusion_violation", false),
-    ("25006", "read_only_sql_transaction", false),
+    ("25006", "read_only_sql_transaction", true),
     ("25P02", "in_failed_sql_transaction", false),
     ("25P03", "idle_in_transaction_session_timeout", true),
     ("25P04", "transaction_timeout", true),
@@ -307,11 +310,11 @@ mod tests {
     #[test]
     fn what_time_mends_is_transient_and_what_a_person_must_mend_is_not() {
         let transient = |sqlstate: &str| Refusal::bare(sqlstate).is_transient();
-        let mended = "57P01 57P02 57P03 53300 40001 40P01 55P03 08006 08001 53999";
+        let mended = "25006 57P01 57P02 57P03 53300 40001 40P01 55P03 08006 08001 53999";
         for code in mended.split(' ') {
             assert!(transient(code), "{code}");
         }
-        for code in "23505 42501 28P01 42P01 3D000 25006 99999".split(' ') {
+        for code in "23505 42501 28P01 42P01 3D000 55000 99999".split(' ') {
             assert!(!transient(code), "{code}");
         }
     }

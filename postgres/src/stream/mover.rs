@@ -93,9 +93,10 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
     let writer = SessionPurpose::writer(application.clone());
     let reader = SessionPurpose::reader(application);
     let mut sink = Session::connect(&job.sink, &writer).await?;
-    let (state, position) = take_sink(&mut sink, job).await?;
+    let (state, standing) = take_sink(&mut sink, job).await?;
     let source = Session::connect(&job.source, &reader).await?;
-    take_slot(&source, &job.slot, &job.unit, job.epoch, position).await?;
+    take_slot(&source, &job.slot, &job.unit, job.epoch, standing).await?;
+    let position = standing.position;
     let tables = Tables::load(&source, &sink, job).await?;
     let tables = Arc::new(tables);
     let membership = Membership::derive(&*sink, &tables).await?;

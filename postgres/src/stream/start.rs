@@ -5,11 +5,13 @@
 //! |---|---|
 //! | no position on the sink | the copy is not complete: start over |
 //! | the sink is another server | start over |
-//! | the sink stands before what was acknowledged | it lost commits: start over |
+//! | the sink stands before what the ledger saw acknowledged | it lost commits: start over |
 //! | the slot is missing or lost | the move fails by name |
-//! | the slot confirms what the sink does not have | it was made again by another: the move fails |
+//! | the slot confirms what a promoted sink does not have | the sink lost commits: start over |
+//! | it confirms what a sink of the old timeline does not have | it was made again: the move fails |
 //!
-//! The last one holds because the mover acknowledges nothing that the sink has not recorded.
+//! The last two hold because the mover acknowledges nothing that the sink has not recorded. The
+//! ledger hears of what is acknowledged a second late, so the slot itself is asked too.
 
 use std::time::Duration;
 
@@ -29,9 +31,22 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Where a sink stands that can be built upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The unit's position on it.
+    pub(super) position: Lsn,
+    /// Whether it is on another timeline than the one that the copy was made on, and so may lack
+    /// its last commits. After the seal this is not asked: nothing starts over then.
+    pub(super) promoted: bool,
+}
+
 /// Makes the job's mover the unit's writer, and checks that its sink can be built upon; how the
 /// unit stands, and where.
-pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<(State, Lsn), StreamError> {
+pub(super) async fn take_sink(
+    sink: &mut Client,
+    job: &Job,
+) -> Result<(State, Standing), StreamError> {
     let state = match sink::take_over(sink, &job.unit, job.epoch, TAKE_OVER_TIMEOUT).await? {
         TakeOver::Held(state) => state,
         TakeOver::Superseded { .. } => {
@@ -46,6 +61,7 @@ pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<(State, Ls
             store: job.unit.store.clone(),
         }));
     }
+    let mut promoted = false;
     if let Some(expected) = job.sink_identity {
         let found = identify(sink).await?;
         if found.system_identifier != expected.system_identifier {
@@ -55,13 +71,14 @@ pub(super) async fn take_sink(sink: &mut Client, job: &Job) -> Result<(State, Ls
             }
             .into());
         }
+        promoted = found.timeline != expected.timeline;
     }
-    let position = standing(&state, job.acknowledged)?;
-    Ok((state, position))
+    let position = position(&state, job.acknowledged)?;
+    Ok((state, Standing { position, promoted }))
 }
 
-/// Where the sink stands, if it can be built upon.
-fn standing(state: &State, acknowledged: Option<Lsn>) -> Result<Lsn, StartOver> {
+/// Where the unit stands, if the sink has what the ledger saw acknowledged.
+fn position(state: &State, acknowledged: Option<Lsn>) -> Result<Lsn, StartOver> {
     match (state.position, acknowledged) {
         (None, _) => Err(StartOver::NotCopied),
         (Some(position), Some(acknowledged)) if position < acknowledged => {
@@ -74,7 +91,10 @@ fn standing(state: &State, acknowledged: Option<Lsn>) -> Result<Lsn, StartOver> 
     }
 }
 
-/// Which server a sink is. Recorded when a copy is complete and compared at every start.
+/// Which server a sink is. Recorded when a copy begins and compared at every start.
+///
+/// A promotion comes before the checkpoint that names its timeline, often by minutes; until then
+/// the end of recovery names it.
 ///
 /// # Errors
 ///
@@ -83,8 +103,9 @@ pub async fn identify(sink: &Client) -> Result<SinkIdentity, Error> {
     let doing = "identify the sink";
     let row = sink
         .query_one(
-            "select s.system_identifier, c.timeline_id
-             from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c",
+            "select s.system_identifier, greatest(c.timeline_id, r.min_recovery_end_timeline)
+             from pg_catalog.pg_control_system() as s, pg_catalog.pg_control_checkpoint() as c,
+                  pg_catalog.pg_control_recovery() as r",
             &[],
         )
         .await
@@ -95,24 +116,20 @@ pub async fn identify(sink: &Client) -> Result<SinkIdentity, Error> {
     })
 }
 
-/// Checks that the slot can be streamed from `position`, and ends an older mover that still
-/// streams it.
+/// Checks that the slot can be streamed from where the sink stands, and ends an older mover that
+/// still streams it.
 pub(super) async fn take_slot(
     source: &Client,
     name: &str,
     unit: &Unit,
     epoch: Epoch,
-    position: Lsn,
+    standing: Standing,
 ) -> Result<(), StreamError> {
     let deadline = Instant::now() + TAKE_OVER_TIMEOUT;
     loop {
         let seen = slot::inspect(source, name).await?;
-        let fault = fault(seen.as_ref(), position);
-        if let Some(fault) = fault {
-            return Err(StreamError::Slot {
-                slot: name.to_owned(),
-                fault,
-            });
+        if let Some(fault) = fault(seen.as_ref(), standing.position) {
+            return Err(blame(name, fault, standing.promoted));
         }
         let Some(pid) = seen.and_then(|slot| slot.active_pid) else {
             return Ok(());
@@ -157,6 +174,24 @@ fn fault(slot: Option<&Slot>, position: Lsn) -> Option<SlotFault> {
         confirmed,
         position,
     })
+}
+
+/// Whose fault it is: a promoted sink that lacks what its slot confirms has lost it.
+fn blame(slot: &str, fault: SlotFault, promoted: bool) -> StreamError {
+    match fault {
+        SlotFault::Remade {
+            confirmed,
+            position,
+        } if promoted => StartOver::SinkWentBack {
+            position,
+            acknowledged: confirmed,
+        }
+        .into(),
+        fault => StreamError::Slot {
+            slot: slot.to_owned(),
+            fault,
+        },
+    }
 }
 
 /// What a session calls itself.
@@ -221,11 +256,11 @@ mod tests {
     #[test]
     fn a_sink_that_went_back_is_noticed() {
         let at = |lsn| Some(Lsn(lsn));
-        assert_eq!(standing(&state(at(9)), None), Ok(Lsn(9)));
-        assert_eq!(standing(&state(at(9)), at(9)), Ok(Lsn(9)));
-        assert_eq!(standing(&state(None), at(9)), Err(StartOver::NotCopied));
+        assert_eq!(position(&state(at(9)), None), Ok(Lsn(9)));
+        assert_eq!(position(&state(at(9)), at(9)), Ok(Lsn(9)));
+        assert_eq!(position(&state(None), at(9)), Err(StartOver::NotCopied));
         assert_eq!(
-            standing(&state(at(8)), at(9)),
+            position(&state(at(8)), at(9)),
             Err(StartOver::SinkWentBack {
                 position: Lsn(8),
                 acknowledged: Lsn(9)

@@ -22,7 +22,7 @@ use super::change::Change;
 use super::error::{StartOver, StreamError};
 use super::event::{Event, read_event};
 use super::membership::Membership;
-use super::start::take_slot;
+use super::start::{Standing, take_slot};
 use super::statement::{Param, exists_sql};
 use super::tables::{TableIndex, Tables};
 use super::{Action, Before, Job, mark};
@@ -58,7 +58,11 @@ pub async fn read_tail(job: &Job, primary: &ConnectOptions) -> Result<Tail, Stre
         .and_then(|state| state.position)
         .ok_or(StartOver::NotCopied)?;
     let source = Session::connect(&job.source, &reader).await?;
-    take_slot(&source, &job.slot, &job.unit, job.epoch, position).await?;
+    let standing = Standing {
+        position,
+        promoted: false,
+    };
+    take_slot(&source, &job.slot, &job.unit, job.epoch, standing).await?;
     let tables = Arc::new(Tables::load(&source, &sink, job).await?);
     let membership = Membership::sealed(&*sink, &tables, &job.unit).await?;
     let connection = ReplicationConnection::connect(&job.source, &reader).await?;

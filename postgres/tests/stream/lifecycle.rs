@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use monarch_model::{Epoch, Lsn};
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Standby};
+use monarch_model::{Epoch, Lsn, MoveId};
+use monarch_postgres::Unit;
 use monarch_postgres::sink::{self, SinkError};
-use monarch_postgres::stream::{Report, SlotFault, StartOver, StreamError, identify, seal};
+use monarch_postgres::stream::{
+    Report, SinkIdentity, SlotFault, StartOver, StreamError, identify, seal,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::world::{World, one};
 
@@ -253,7 +258,7 @@ async fn a_sink_that_went_back_starts_over() {
     );
     world.job.acknowledged = None;
 
-    world.job.sink_identity = Some(monarch_postgres::stream::SinkIdentity {
+    world.job.sink_identity = Some(SinkIdentity {
         system_identifier: 7,
         ..identity
     });
@@ -275,6 +280,81 @@ async fn a_sink_that_went_back_starts_over() {
         "{ended:?}"
     );
     sink::remove(&world.sink, &world.job.unit).await.unwrap();
+}
+
+/// Guards promise 3 against the ledger's lateness: a promoted sink that lacks what its slot confirms
+/// has lost it, though the ledger heard of no more than the sink has; one that was not promoted has
+/// not, and its slot was made again.
+#[tokio::test]
+async fn a_promoted_sink_without_its_last_commits_starts_over() {
+    let mut world = World::new().await;
+    let early = world.state().await.position.unwrap();
+    let mut mover = world.start();
+    world
+        .on_source("insert into event values (1742, 101, 'lost', 'b')")
+        .await;
+    world.settle(&mut mover).await;
+    let report = mover.stop().await.unwrap();
+    let back =
+        format!("delete from event where id = 1742; update monarch.unit set position = '{early}'");
+    world.sink.batch_execute(&back).await.unwrap();
+
+    let identity = identify(&world.sink).await.unwrap();
+    world.job.acknowledged = Some(early);
+    world.job.sink_identity = Some(SinkIdentity {
+        timeline: identity.timeline + 1,
+        ..identity
+    });
+    let ended = world.start().ended().await;
+    let StreamError::StartOver(StartOver::SinkWentBack {
+        position,
+        acknowledged,
+    }) = ended
+    else {
+        panic!("{ended:?}");
+    };
+    assert_eq!((position, acknowledged), (early, report.acknowledged));
+
+    world.job.sink_identity = Some(identity);
+    let ended = world.start().ended().await;
+    let StreamError::Slot { fault, .. } = &ended else {
+        panic!("{ended:?}");
+    };
+    assert!(matches!(fault, SlotFault::Remade { .. }), "{fault:?}");
+}
+
+/// Guards a failover of the sink: a standby that is not promoted yet is waited for, and a promotion
+/// is seen at once, before any checkpoint.
+#[tokio::test]
+async fn a_promotion_of_the_sink_is_waited_for_and_seen() {
+    let primary = Cluster::start(ClusterOptions::new(PgVersion::V17))
+        .await
+        .unwrap();
+    let mut client = primary.admin("postgres").await.unwrap();
+    sink::ensure_schema(&mut client).await.unwrap();
+    let before = identify(&client).await.unwrap();
+    let standby = Standby::of(&primary).await.unwrap();
+    standby.catch_up(&primary).await.unwrap();
+    let mut client = standby.admin("postgres").await.unwrap();
+    assert_eq!(identify(&client).await.unwrap(), before);
+
+    let unit = Unit {
+        move_id: MoveId(Uuid::new_v4()),
+        org: "1".parse().unwrap(),
+        store: "default".parse().unwrap(),
+    };
+    let patience = Duration::from_secs(20);
+    let early = sink::take_over(&mut client, &unit, Epoch(1), patience).await;
+    let early = StreamError::from(early.unwrap_err());
+    assert!(early.is_transient(), "{early:?}");
+
+    assert!(one::<bool>(&client, "select pg_promote()").await);
+    let after = identify(&client).await.unwrap();
+    assert_eq!(after.system_identifier, before.system_identifier);
+    assert_eq!(after.timeline, before.timeline + 1);
+    sink::take_over(&mut client, &unit, Epoch(1), patience)
+        .await
+        .unwrap();
 }
 
 /// A slot that is gone, or was made again by somebody else, is told by name at the start.
