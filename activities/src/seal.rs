@@ -4,9 +4,14 @@
 //! sessions; from there nothing of the move is written to the sink. A change that was applied
 //! behind its unit's barrier shows that somebody wrote after the fence: then all units are opened
 //! again and the drain goes on.
+//!
+//! A mover whose session was ended tries again within a second, and would take its unit back. So
+//! all that takes long is done before, each unit is sealed in the moment in which it is taken over,
+//! all of them side by side, and what turns out to have been too early is undone.
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use monarch_ledger::Purpose;
 use monarch_model::Epoch;
 use monarch_postgres::sink::{self, State, TakeOver};
@@ -33,32 +38,46 @@ pub(crate) async fn run(
 }
 
 async fn seal_all(case: &Case<'_>) -> Result<SealOutput, Fault> {
-    let mut taken = Vec::new();
+    let places = case.places().await?;
+    try_join_all(places.iter().map(raise)).await?;
+    let sealed = try_join_all(places.iter().map(|place| seal_one(case, place))).await?;
     let mut reopened = Vec::new();
-    for place in case.places().await? {
-        let epoch = epoch(&place).await?;
-        let mut session = place.sink_session(epoch).await?;
-        let state = take_over(&mut session, &place, epoch).await?;
-        if !state.sealed && is_behind_barrier(&state) {
+    for (place, sealed) in places.iter().zip(&sealed) {
+        if sealed.is_none() {
             reopened.push(place.unit.store.clone());
         }
-        taken.push((place.unit.store.clone(), epoch, session));
     }
     if !reopened.is_empty() {
-        // Nothing is sealed yet: the movers take their units again with their next attempt.
+        open_all(case).await?;
         return Ok(SealOutput { reopened });
     }
-    for (store, epoch, session) in &mut taken {
-        let place = case.place(store)?;
-        let primary = place.source_session(Caller::Watcher).await?;
-        raise_sequences(&place, &primary, session).await?;
-        stream::seal(session, &place.unit, *epoch, &case.world.graph, &case.spine).await?;
-        case.world
-            .ledger
-            .record_seal(case.of.id, store, *epoch)
+    for (place, epoch) in places.iter().zip(sealed.into_iter().flatten()) {
+        let ledger = &case.world.ledger;
+        ledger
+            .record_seal(case.of.id, &place.unit.store, epoch)
             .await?;
     }
     Ok(SealOutput { reopened })
+}
+
+/// Everything that fed the sequences is on the sink by now: nobody writes on the source any more.
+async fn raise(place: &Place<'_>) -> Result<(), Fault> {
+    let primary = place.source_session(Caller::Watcher).await?;
+    let mut sink = place.sink_session(Caller::Watcher).await?;
+    raise_sequences(place, &primary, &mut sink).await
+}
+
+/// Seals a unit and returns under which epoch; nothing if a change came behind its barrier.
+async fn seal_one(case: &Case<'_>, place: &Place<'_>) -> Result<Option<Epoch>, Fault> {
+    let mut session = place.sink_session(Caller::Watcher).await?;
+    let epoch = epoch(place).await?;
+    let state = take_over(&mut session, place, epoch).await?;
+    if !state.sealed && is_behind_barrier(&state) {
+        return Ok(None);
+    }
+    let (graph, spine) = (&case.world.config.graph, &case.spine);
+    stream::seal(&mut session, &place.unit, epoch, graph, spine).await?;
+    Ok(Some(epoch))
 }
 
 /// A mover whose last change lies behind the barrier that it applied, or that applied none.
@@ -74,8 +93,8 @@ fn is_behind_barrier(state: &State) -> bool {
 pub(crate) async fn open_all(case: &Case<'_>) -> Result<(), Fault> {
     let doing = "open the unit on the sink";
     for place in case.places().await? {
+        let mut session = place.sink_session(Caller::Watcher).await?;
         let epoch = epoch(&place).await?;
-        let mut session = place.sink_session(epoch).await?;
         take_over(&mut session, &place, epoch).await?;
         let tx = session.transaction().await.doing(doing)?;
         sink::unseal(&tx, &place.unit, epoch).await?;

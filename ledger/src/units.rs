@@ -101,19 +101,20 @@ impl Ledger {
         let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         let phase = lock_move(&tx, move_id).await?;
+        let unit = lock_unit(&tx, move_id, store).await?;
+        // Said before the phase is: a mover that tries again after the seal has ended well.
+        if unit.sealed && purpose == Purpose::Mover {
+            return Err(LedgerError::Sealed {
+                move_id,
+                store: store.clone(),
+            });
+        }
         if !purpose.is_allowed_in(phase) {
             return Err(LedgerError::NoEpoch {
                 move_id,
                 store: store.clone(),
                 purpose,
                 phase,
-            });
-        }
-        let unit = lock_unit(&tx, move_id, store).await?;
-        if unit.sealed && purpose == Purpose::Mover {
-            return Err(LedgerError::Sealed {
-                move_id,
-                store: store.clone(),
             });
         }
         let next = Epoch(unit.epoch.0 + 1);

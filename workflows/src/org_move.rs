@@ -121,6 +121,8 @@ pub struct OrgMove {
     cancelled: bool,
     fatal: Option<Failure>,
     sealed: bool,
+    /// How often units that were sealed were opened again.
+    opened: u32,
     cut_over: Option<CutOver>,
     cut_over_answer: Option<CutOverAnswer>,
     evict: Option<Evict>,

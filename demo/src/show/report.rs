@@ -122,13 +122,15 @@ impl Bystander {
     }
 }
 
+/// A count and the beginning of its digest; of no rows there is none.
 fn short(rows: Option<&Rows>) -> [String; 2] {
-    rows.map_or_else(Default::default, |rows| {
-        [
-            rows.count.to_string(),
-            rows.digest.chars().take(10).collect(),
-        ]
-    })
+    let Some(rows) = rows.filter(|rows| rows.count > 0) else {
+        return ["0".to_owned(), String::new()];
+    };
+    [
+        rows.count.to_string(),
+        rows.digest.chars().take(10).collect(),
+    ]
 }
 
 fn table(header: &[&str]) -> Table {

@@ -42,7 +42,7 @@ async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
     let held = Held::by(&scene)?;
-    let cut = scene.update("cut_over", "{}");
+    let cut = scene.cut_over();
     let late = async {
         held.reached().await?;
         scene
@@ -141,7 +141,7 @@ async fn what_is_delivered_again_after_the_flip_changes_nothing_on_the_sink() ->
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
     let held = Held::by(&scene)?;
-    let cut = scene.update("cut_over", "{}");
+    let cut = scene.cut_over();
     let meanwhile = async {
         held.reached().await?;
         main.kill_9().await?;

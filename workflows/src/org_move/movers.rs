@@ -50,10 +50,16 @@ async fn drive(
         {
             return Ok(());
         }
+        let opened = ctx.state(|s| s.opened);
         match advance(ctx, plan, store, copied, stop).await {
             Ok(Done::Copied) => copied = true,
-            Ok(Done::Sealed) if until(ctx, |s| s.sealed, stop).await.is_err() => return Ok(()),
-            Ok(Done::Sealed) => {}
+            Ok(Done::Sealed) => {
+                // A mover sees the seal of its own unit before all are sealed, or none after all.
+                let known = until(ctx, |s| s.sealed || s.opened != opened, stop).await;
+                if known.is_err() {
+                    return Ok(());
+                }
+            }
             Err(Stopped::Cancelled) if stop.is_cancelled() => return Ok(()),
             Err(Stopped::Cancelled) => {}
             Err(Stopped::Failed(failure)) if failure.kind == failure::START_OVER => copied = false,

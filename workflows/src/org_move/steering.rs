@@ -192,6 +192,7 @@ async fn toward_seal(
             ctx.state_mut(|s| s.sealed = true);
             return Ok(Vec::new());
         }
+        ctx.state_mut(|s| s.opened += 1);
         let reopened = sealed
             .reopened
             .iter()
@@ -238,7 +239,10 @@ async fn reopen(ctx: &Ctx, plan: &Plan, reasons: Vec<String>) -> Attempt {
     let options = Patience::from(&plan.input).long(None, WorkflowCancellationToken::new());
     match call(ctx, MoveApi::reopen, because, options).await {
         Ok(()) => {
-            ctx.state_mut(|s| s.sealed = false);
+            ctx.state_mut(|s| {
+                s.sealed = false;
+                s.opened += 1;
+            });
             step::enter(ctx, plan, Phase::Active);
             Attempt::Reopened(reasons)
         }
