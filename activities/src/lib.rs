@@ -26,6 +26,7 @@ mod preflight;
 mod readiness;
 mod register;
 mod reporting;
+mod schema;
 mod scrub;
 mod seal;
 mod snapshot;

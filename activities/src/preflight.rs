@@ -5,6 +5,7 @@ use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 use monarch_workflows::contract::{PreflightInput, PreflightOutput};
 
 use crate::failure::Fault;
+use crate::register;
 use crate::vitals::Vitals;
 use crate::world::World;
 
@@ -14,6 +15,11 @@ pub(crate) async fn run(
     input: PreflightInput,
 ) -> Result<PreflightOutput, Fault> {
     let (from, to) = cells(world, &input)?;
+    // Before the cells are looked at: the rows of a move that is under way would be taken for ones
+    // that were left behind.
+    if let Some(live) = world.ledger.live_move().await? {
+        return Err(register::refused_by(live.id, &live.org, live.phase));
+    }
     let look = async { Ok(check(world, &input, &from, &to).await) };
     let report = vitals.during("every database of both cells", look).await?;
     let refusals = told(&report, Severity::Refuse);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use monarch_ledger::{NewMove, Registration};
-use monarch_model::{CellName, OrgId, StoreName};
+use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName};
 use monarch_postgres::evict::unit_order;
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::{Session, SessionPurpose};
@@ -52,11 +52,16 @@ pub(crate) async fn run(
                 spine_ids: ids_total(&spine),
             })
         }
-        Registration::LiveMove { id, org, phase } => Err(Fault::LiveMove(format!(
-            "move {id} of organization {org} is {phase}: one move is live at a time; \
-             watch it with `monarch move watch --org {org}`, or end it with `monarch move abort`"
-        ))),
+        Registration::LiveMove { id, org, phase } => Err(refused_by(id, &org, phase)),
     }
+}
+
+/// The lease is another move's.
+pub(crate) fn refused_by(id: MoveId, org: &OrgId, phase: Phase) -> Fault {
+    Fault::LiveMove(format!(
+        "move {id} of organization {org} is {phase}: one move is live at a time; \
+         watch it with `monarch move watch --org {org}`, or end it with `monarch move abort`"
+    ))
 }
 
 /// The root's one id as Postgres prints it: two spellings of a key are one organization.

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
+use crate::schema;
 use crate::vitals::Vitals;
 use crate::world::{Case, Place, World};
 
@@ -118,6 +119,7 @@ async fn ready(
     if !still_mine(place, epoch).await? {
         return Err(Fault::Superseded(place.unit.store.to_string()));
     }
+    schema::note(place, &catalog).await?;
     slot::drop_all(&decoder, &place.unit).await?;
     publish(place, &mut primary, &decoder, &catalog).await?;
     raise_sequences(place, &primary, &mut sink).await?;

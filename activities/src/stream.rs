@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
+use crate::schema;
 use crate::vitals::Vitals;
 use crate::world::{Place, World};
 
@@ -92,7 +93,7 @@ pub(crate) async fn run(
     );
     let job = job(&place, epoch, &known)?;
     let mut observer = Leave(leave);
-    let work = async {
+    let streaming = Box::pin(async {
         match stream::run(&job, &mut observer, &cancel).await {
             Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
             Err(error) => Err(error.into()),
@@ -100,6 +101,12 @@ pub(crate) async fn run(
             Ok(_) => Err(Fault::Superseded(format!(
                 "{store}: the ledger has a newer epoch"
             ))),
+        }
+    });
+    let work = async {
+        tokio::select! {
+            done = streaming => done,
+            changed = Box::pin(schema::until_changed(&place)) => Err(changed),
         }
     };
     let done = beating(&vitals, progress, &cancel, work).await;

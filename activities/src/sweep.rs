@@ -80,7 +80,8 @@ pub async fn run(
         }
         let of = &candidate.of;
         let line = match end(world, &candidate).await {
-            Ok(what) => what,
+            Ok(Some(what)) => what,
+            Ok(None) => continue,
             Err(fault) => format!("could not be ended: {}; it is tried again", fault.story()),
         };
         swept.push(format!(
@@ -111,7 +112,8 @@ async fn is_forsaken(
     }
 }
 
-async fn end(world: &World, candidate: &SweepCandidate) -> Result<String, Fault> {
+/// Returns what was done or is to be done; nothing if the move needs neither.
+async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>, Fault> {
     let case = world.open(candidate.of.id).await?;
     match case.of.phase {
         Phase::Active | Phase::Draining | Phase::Aborting => {
@@ -125,23 +127,23 @@ async fn end(world: &World, candidate: &SweepCandidate) -> Result<String, Fault>
                 .await?;
             fence::lift(&case).await?;
             let dropped = drop_all(&case).await?;
-            Ok(format!(
+            Ok(Some(format!(
                 "failed, {dropped} units lost their slots and publications; scrub the sink with \
-                 `monarch move adopt --org {}`",
-                case.of.org
-            ))
+                 `monarch move adopt --org {org}` and `monarch move abort --org {org}`",
+                org = case.of.org
+            )))
         }
         Phase::Failed | Phase::Finalized | Phase::Aborted => {
             let dropped = drop_all(&case).await?;
-            Ok(format!("{dropped} units lost the slots that were left"))
+            Ok((dropped > 0).then(|| format!("{dropped} units lost the slots that were left")))
         }
         Phase::Flipping | Phase::CutOver | Phase::Evicting => {
             let closed = close_tails(&case).await?;
-            Ok(format!(
+            Ok(Some(format!(
                 "nothing is taken back past the flip; {closed} units had their log read and lost \
                  their slots; carry it on with `monarch move adopt --org {}`",
                 case.of.org
-            ))
+            )))
         }
     }
 }

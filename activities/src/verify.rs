@@ -11,6 +11,7 @@ use monarch_workflows::contract::{MoveRef, VerifyOutput};
 use serde_json::json;
 
 use crate::failure::Fault;
+use crate::schema;
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -83,6 +84,7 @@ async fn both_sides(place: &Place<'_>) -> Result<(Digests, Digests), Fault> {
     let mut source = place.source_session(Caller::Watcher).await?;
     let mut sink = place.sink_session(Caller::Watcher).await?;
     let (ours, theirs) = (place.catalog(&source).await?, place.catalog(&sink).await?);
+    schema::check(place, &ours).await?;
     let source_subjects = subjects(place, &ours, &theirs, &place.scope(&ours)?)?;
     let sink_subjects = subjects(place, &ours, &theirs, &place.scope(&theirs)?)?;
     let mut nobody = |_: &TableName, _: u64| {};

@@ -101,8 +101,11 @@ impl OrgMoveInput {
 
     /// Reads the start input.
     pub fn parse(json: &[u8]) -> Result<Self, BadInput> {
-        let input: Self =
-            serde_json::from_slice(json).map_err(|error| BadInput(error.to_string()))?;
+        let bad = |error: serde_json::Error| BadInput(error.to_string());
+        // A list would be taken for the fields in their order.
+        let fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(json).map_err(bad)?;
+        let input: Self = serde_json::from_value(fields.into()).map_err(bad)?;
         let mut faults = Vec::new();
         if !(1..=3_600).contains(&input.max_pause_seconds) {
             faults.push("max_pause_seconds must be from 1 to 3,600");
@@ -198,6 +201,7 @@ mod tests {
                 "max_pause_seconds",
             ),
             (r#"{"org_id": 1.5}"#, "org_id"),
+            ("[1]", "map"),
         ] {
             let error = OrgMoveInput::parse(json.as_bytes())
                 .unwrap_err()

@@ -41,6 +41,19 @@ impl Fingerprint {
         digest.finish()
     }
 
+    /// SHA-256 of what is said of each table, in hexadecimal digits.
+    pub fn digests(&self) -> BTreeMap<TableName, String> {
+        let digest = |text: &String| {
+            let mut digest = TextDigest::default();
+            digest.add(text);
+            digest.finish()
+        };
+        self.tables
+            .iter()
+            .map(|(table, text)| (table.clone(), digest(text)))
+            .collect()
+    }
+
     /// What is said of one table, a fact a line.
     pub fn table(&self, table: &TableName) -> Option<&str> {
         self.tables.get(table).map(String::as_str)

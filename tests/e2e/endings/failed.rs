@@ -106,6 +106,7 @@ async fn a_terminated_move_is_swept() -> Result<()> {
         .monarch(["move", "adopt", "--org", "1"])
         .await?
         .success()?;
+    scene.abort("clean up").await?;
     scene.until("aborted", &worker).await?;
     assert_eq!(total(&org_on(&scene.fleet.sink).await?), 0);
     neighbours.assert_untouched(&scene.fleet).await?;

@@ -166,7 +166,7 @@ async fn a_pause_that_grows_too_long_is_ended_and_the_organization_writes_again(
     let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
     let worker = scene.operator.worker()?;
     scene
-        .stream(&worker, json!({"max_pause_seconds": 3}))
+        .stream(&worker, json!({"max_pause_seconds": 8}))
         .await?;
     let writer = scene.source("metrics").await?;
     writer

@@ -12,7 +12,8 @@ use super::{Ctx, CutOverAnswer, Plan};
 use crate::contract::{Because, DrainInput, DrainRef, MoveApi, MoveRef, ReadinessInput, failure};
 use crate::input::{CutOver, CutOverPolicy};
 
-/// How long one look at the drain waits before it names what is in the way.
+/// How long one look at the drain waits before it names what is in the way; less where the pause
+/// may not be much longer.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// How an attempt to cut over ended.
@@ -122,6 +123,7 @@ enum Sealing {
 /// Fence, barrier, drained, verified, sealed; no longer than the longest write pause.
 async fn drain_and_seal(ctx: &Ctx, plan: &Plan, drain: &DrainRef) -> Result<Sealing, Stopped> {
     step::enter(ctx, plan, Phase::Draining);
+    step::blocked(ctx, plan, Vec::new());
     let token = WorkflowCancellationToken::new();
     let mut work = Box::pin(toward_seal(ctx, plan, drain, token.clone()).fuse());
     let clock = WorkflowCancellationToken::new();
@@ -168,7 +170,7 @@ async fn toward_seal(
     loop {
         let look = DrainInput {
             drain: drain.clone(),
-            within: LOOK,
+            within: LOOK.min(plan.input.max_pause() / 4),
         };
         let drained = call(ctx, MoveApi::drain, look, options()).await?;
         step::blocked(ctx, plan, drained.blockers.clone());
