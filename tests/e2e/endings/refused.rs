@@ -151,7 +151,7 @@ async fn a_start_input_that_does_not_decode_fails_the_workflow() -> Result<()> {
             r#"{"org_id": 4711}"#,
             "organization-not-found",
         ),
-        ("not-an-integer", r#"{"org_id": "evil"}"#, "evil"),
+        ("not-an-integer", r#"{"org_id": "evil"}"#, "no bigint"),
         ("no-such-cell", r#"{"org_id": 1, "from": "us9"}"#, "us9"),
     ];
     for (workflow, input, word) in inputs {
