@@ -13,6 +13,17 @@ use crate::world::World;
 
 pub(crate) async fn run(world: &World, input: AdoptInput) -> Result<AdoptOutput, Fault> {
     let case = world.open(input.move_id).await?;
+    if !case
+        .of
+        .org
+        .as_str()
+        .eq_ignore_ascii_case(input.org.as_str())
+    {
+        let (id, org) = (case.of.id, &case.of.org);
+        return Err(Fault::BadInput(format!(
+            "move {id} is of organization {org}"
+        )));
+    }
     world
         .ledger
         .adopt(input.move_id, &input.workflow_id, &input.run_id)

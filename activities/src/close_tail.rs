@@ -90,9 +90,14 @@ async fn read(
     let job = job(place, epoch, known)?;
     let tail = match stream::read_tail(&job, &place.source_primary()?).await {
         Ok(tail) => tail,
-        Err(StreamError::Slot { slot, fault }) => {
-            return Err(Reading::Lost(format!("slot {slot}: {fault}")));
-        }
+        // Nobody can read it any more: eviction is forbidden, and the slot must not stay.
+        Err(
+            error @ (StreamError::Slot { .. }
+            | StreamError::Fatal(_)
+            | StreamError::StartOver(_)
+            | StreamError::Scope(_)
+            | StreamError::Protocol { .. }),
+        ) => return Err(Reading::Lost(error.to_string())),
         Err(error) => return Err(error.into()),
     };
     let snapshot = recorded.horizon.to_string();

@@ -4,7 +4,7 @@
 use monarch_ledger::Reason;
 use monarch_model::phase::PhaseEvent;
 use monarch_model::{Phase, UnitStatus};
-use monarch_postgres::{evict, sink};
+use monarch_postgres::{evict, publication, sink};
 use monarch_workflows::contract::{Because, MoveRef};
 use serde_json::Value;
 
@@ -126,6 +126,12 @@ async fn nothing_left(case: &Case<'_>) -> Result<(), Fault> {
                     .map(|slot| format!("{store}: slot {slot}")),
             );
         }
+        let publications = publication::of_unit(&servers[0], &place.unit).await?;
+        left.extend(
+            publications
+                .into_iter()
+                .map(|name| format!("{store}: publication {name}")),
+        );
         let sink = place.sink_session(Caller::Watcher).await?;
         if sink::read(&*sink, &place.unit).await?.is_some() {
             left.push(format!("{store}: its row on the sink"));

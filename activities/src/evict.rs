@@ -1,19 +1,25 @@
 //! Deletes the organization from the source, once nothing forbids it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use monarch_ledger::Purpose;
 use monarch_model::phase::PhaseEvent;
 use monarch_model::{Phase, TableName, UnitStatus};
+use monarch_postgres::Session;
 use monarch_postgres::evict::{self, EvictionPermit, Evidence};
 use monarch_workflows::contract::{BeginEvictInput, BeginEvictOutput, EvictOutput, UnitRef};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::deletion;
 use crate::failure::Fault;
 use crate::journal::newest;
 use crate::vitals::Vitals;
 use crate::world::{Case, World};
+
+/// How long open transactions are waited for before it is tried again.
+const OPEN_TRANSACTIONS_WITHIN: Duration = Duration::from_secs(60);
 
 /// `cut_over → evicting`, if every slot was read to its head and nothing came late.
 pub(crate) async fn begin(
@@ -34,13 +40,13 @@ pub(crate) async fn begin(
                 "{store}: its slot was not read to its head and dropped"
             ));
         }
-        if unit.tail.is_none() {
-            refusals.push(format!(
-                "{store}: no snapshot was recorded at its log's head"
-            ));
-        }
         if input.accept_late_changes {
             continue;
+        }
+        if unit.tail.is_none() {
+            refusals.push(format!(
+                "{store}: its log could not be read to its head, so what came late is not known"
+            ));
         }
         let late = unit.late_changes.iter();
         refusals.extend(late.map(|(table, n)| format!("{store}: {n} late changes of {table}")));
@@ -75,14 +81,20 @@ pub(crate) async fn run(
     let catalog = place.catalog(&primary).await?;
     let scope = place.scope(&catalog)?;
     let tables = evict::doomed(&world.config.graph, store, &scope, &catalog)?;
-    let tail = known.tail.ok_or_else(|| {
-        Fault::EvictionRefused("no snapshot was recorded at the log's head".to_owned())
-    })?;
+    let horizon = match known.tail {
+        Some(tail) => tail.snapshot,
+        // The operator took upon himself what the lost log may have held.
+        None if is_accepted(&case).await? => fresh_horizon(&primary).await?,
+        None => {
+            let why = "no snapshot was recorded at the log's head";
+            return Err(Fault::EvictionRefused(why.to_owned()));
+        }
+    };
     let prefixes = slot_prefixes(&case).await?;
     let evidence = Evidence {
         late_changes: unaccepted(&case, &known.late_changes).await?,
         slot_prefixes: &prefixes,
-        horizon: &tail.snapshot,
+        horizon: &horizon,
     };
     let mut counts = evict::Rows::new();
     let mut count = |table: &TableName, rows: u64| {
@@ -105,7 +117,22 @@ async fn slot_prefixes(case: &Case<'_>) -> Result<Vec<String>, Fault> {
 
 /// The late changes that the operator has not taken upon himself.
 async fn unaccepted(case: &Case<'_>, seen: &BTreeMap<TableName, u64>) -> Result<u64, Fault> {
+    Ok(if is_accepted(case).await? {
+        0
+    } else {
+        seen.values().sum()
+    })
+}
+
+/// Whether the operator answers for what came late.
+async fn is_accepted(case: &Case<'_>) -> Result<bool, Fault> {
     let begun = newest(case.world, case.of.id, PhaseEvent::BeginEvict.as_str()).await?;
-    let accepted = begun.is_some_and(|detail| detail["accept_late_changes"] == Value::Bool(true));
-    Ok(if accepted { 0 } else { seen.values().sum() })
+    Ok(begun.is_some_and(|detail| detail["accept_late_changes"] == Value::Bool(true)))
+}
+
+/// Everything that is committed now.
+async fn fresh_horizon(primary: &Session) -> Result<String, Fault> {
+    let deadline = Instant::now() + OPEN_TRANSACTIONS_WITHIN;
+    let recorded = evict::record_horizon(primary, deadline).await?;
+    Ok(recorded.horizon.to_string())
 }

@@ -285,7 +285,7 @@ impl Fault {
             Stance::MustEnd => self.is_final_even_at_the_end(),
         };
         let failure = ApplicationFailure::builder(anyhow::anyhow!(self.story()))
-            .type_name(name.unwrap_or("retried").to_owned())
+            .type_name(name.unwrap_or(failure::RETRIED).to_owned())
             .details(self.code().to_owned())
             .non_retryable(last)
             .build();

@@ -17,6 +17,9 @@ use crate::seal;
 use crate::vitals::Vitals;
 use crate::world::{Case, World};
 
+/// The kind of the journal's row that says which attempt's fence was lifted.
+const LIFTED: &str = "fence_lifted";
+
 /// `active → draining`, then the fence.
 pub(crate) async fn run(
     world: &World,
@@ -88,21 +91,29 @@ pub(crate) async fn reopen(world: &World, vitals: Vitals, input: Because) -> Res
     Ok(())
 }
 
-/// Revokes the token of the last attempt and lifts its fence, if it put one up by machine.
+/// Revokes the token of the last attempt and lifts its fence, if it put one up by machine and it
+/// was not lifted yet.
 pub(crate) async fn lift(case: &Case<'_>) -> Result<(), Fault> {
+    let ledger = &case.world.ledger;
     let Some(attempt) = last_fence(case.world, case.of.id).await? else {
         return Ok(());
     };
-    if let Some(plane) = case.plane(attempt) {
-        plane.unfence().await?;
-        if plane.names_sink().await? {
-            return Err(Fault::NotYet(format!(
-                "the routing of organization {} names {} although the move never flipped: \
-                 route it back to {}",
-                case.of.org, case.of.sink_cell, case.of.source_cell
-            )));
-        }
+    let lifted = json!({ "attempt": attempt });
+    if newest(case.world, case.of.id, LIFTED).await? == Some(lifted.clone()) {
+        return Ok(());
     }
+    let Some(plane) = case.plane(attempt) else {
+        return Ok(());
+    };
+    plane.unfence().await?;
+    if plane.names_sink().await? {
+        return Err(Fault::NotYet(format!(
+            "the routing of organization {} names {} although the move never flipped: route it \
+             back to {}",
+            case.of.org, case.of.sink_cell, case.of.source_cell
+        )));
+    }
+    ledger.note(case.of.id, None, LIFTED, lifted).await?;
     Ok(())
 }
 

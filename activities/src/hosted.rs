@@ -16,7 +16,7 @@ use temporalio_macros::activities;
 use temporalio_sdk::activities::{ActivityContext, ActivityError};
 
 use crate::failure::Stance::{MayFail, MustEnd};
-use crate::vitals::attend;
+use crate::vitals::{attend, attend_unit};
 use crate::world::World;
 use crate::{
     adopt, close_tail, drain, ending, evict, fence, flip, preflight, readiness, register, scrub,
@@ -230,8 +230,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<SnapshotOutput, ActivityError> {
-        attend(&ctx, MayFail, async |vitals| {
-            snapshot::run(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
+            snapshot::run(&self.0, vitals, unit).await
         })
         .await
     }
@@ -242,8 +242,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<StreamOutput, ActivityError> {
-        attend(&ctx, MayFail, async |vitals| {
-            stream::run(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
+            Box::pin(stream::run(&self.0, vitals, unit)).await
         })
         .await
     }
@@ -254,8 +254,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<TailOutput, ActivityError> {
-        attend(&ctx, MustEnd, async |vitals| {
-            close_tail::run(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            close_tail::run(&self.0, vitals, unit).await
         })
         .await
     }
@@ -266,8 +266,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<EvictOutput, ActivityError> {
-        attend(&ctx, MustEnd, async |vitals| {
-            evict::run(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            evict::run(&self.0, vitals, unit).await
         })
         .await
     }
@@ -278,8 +278,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<(), ActivityError> {
-        attend(&ctx, MustEnd, async |vitals| {
-            scrub::drop_slots(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            scrub::drop_slots(&self.0, vitals, unit).await
         })
         .await
     }
@@ -290,8 +290,8 @@ impl Movers {
         ctx: ActivityContext,
         input: UnitRef,
     ) -> Result<EvictOutput, ActivityError> {
-        attend(&ctx, MustEnd, async |vitals| {
-            scrub::run(&self.0, vitals, input).await
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            scrub::run(&self.0, vitals, unit).await
         })
         .await
     }

@@ -26,6 +26,7 @@ mod preflight;
 mod readiness;
 mod register;
 mod reporting;
+mod retained_log;
 mod schema;
 mod scrub;
 mod seal;

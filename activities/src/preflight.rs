@@ -1,9 +1,11 @@
 //! Looks at every database of the move before anything is changed.
 
+use monarch_config::Control;
 use monarch_model::CellName;
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 use monarch_workflows::contract::{PreflightInput, PreflightOutput};
 
+use crate::control::ControlError;
 use crate::failure::Fault;
 use crate::register;
 use crate::vitals::Vitals;
@@ -22,11 +24,14 @@ pub(crate) async fn run(
     }
     let look = async { Ok(check(world, &input, &from, &to).await) };
     let report = vitals.during("every database of both cells", look).await?;
-    let refusals = told(&report, Severity::Refuse);
+    let mut refusals = told(&report, Severity::Refuse);
+    if let Some(Control::Database(_)) = world.config.fleet.control {
+        refusals.push(format!("fleet.yaml: {}", ControlError::Database));
+    }
     Ok(PreflightOutput {
         from,
         to,
-        can_fence: world.config.fleet.control.is_some(),
+        can_fence: matches!(world.config.fleet.control, Some(Control::Commands { .. })),
         refusals,
         warnings: u32::try_from(told(&report, Severity::Warn).len()).unwrap_or(u32::MAX),
     })

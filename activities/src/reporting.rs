@@ -20,6 +20,9 @@ use crate::vitals::Vitals;
 /// Between two reports to the ledger.
 const LEDGER_EVERY: Duration = Duration::from_secs(1);
 
+/// Between two reports of a mover that has not begun to move.
+const STARTING_EVERY: Duration = Duration::from_millis(500);
+
 /// How long a mover that was told to stop may take to come to a boundary.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
@@ -63,11 +66,16 @@ where
     P: Clone + Serialize + Send + Sync + 'static,
 {
     let mut work = std::pin::pin!(work);
+    let mut tick = tokio::time::interval(STARTING_EVERY);
+    let mut moves = false;
     loop {
         tokio::select! {
             done = &mut work => return done,
             () = vitals.told_to_stop() => break,
+            // Before anything can move, servers are asked for much: sessions, locks, membership.
+            _ = tick.tick(), if !moves => vitals.waiting_for("the first progress").await,
             Ok(()) = progress.changed() => {
+                moves = true;
                 let newest = progress.borrow_and_update().clone();
                 vitals.beat(newest).await;
             }

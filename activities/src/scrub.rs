@@ -4,7 +4,7 @@ use monarch_ledger::Purpose;
 use monarch_model::unit::UnitEvent;
 use monarch_model::{Epoch, TableName};
 use monarch_postgres::evict::{self, ScrubPermit};
-use monarch_postgres::{publication, slot};
+use monarch_postgres::{publication, sessions, slot};
 use monarch_workflows::contract::{EvictOutput, UnitRef};
 use serde_json::Value;
 
@@ -33,9 +33,12 @@ pub(crate) async fn drop_slots(world: &World, vitals: Vitals, input: UnitRef) ->
 /// Drops them and records it.
 pub(crate) async fn dropped(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
     let mut primary = place.source_session(epoch).await?;
+    sessions::end_older(&primary, &place.unit, epoch).await?;
     slot::drop_all(&primary, &place.unit).await?;
     if place.decodes_on_standby() {
-        slot::drop_all(&*place.decode_session(epoch).await?, &place.unit).await?;
+        let decoder = place.decode_session(epoch).await?;
+        sessions::end_older(&decoder, &place.unit, epoch).await?;
+        slot::drop_all(&decoder, &place.unit).await?;
     }
     publication::drop_all(&mut primary, &place.unit).await?;
     let ledger = &place.case.world.ledger;

@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use monarch_ledger::Purpose;
-use monarch_model::Epoch;
+use monarch_ledger::{Purpose, Unit};
+use monarch_model::{Epoch, UnitStatus};
 use monarch_postgres::sink::{self, State, TakeOver};
 use monarch_postgres::{Doing, Session, stream};
 use monarch_workflows::contract::{DrainRef, SealOutput};
@@ -72,7 +72,12 @@ async fn seal_one(case: &Case<'_>, place: &Place<'_>) -> Result<Option<Epoch>, F
     let mut session = place.sink_session(Caller::Watcher).await?;
     let epoch = epoch(place).await?;
     let state = take_over(&mut session, place, epoch).await?;
-    if !state.sealed && is_behind_barrier(&state) {
+    let known = case
+        .world
+        .ledger
+        .unit(place.unit.move_id, &place.unit.store)
+        .await?;
+    if !state.sealed && !is_drained(&known, &state) {
         return Ok(None);
     }
     let (graph, spine) = (&case.world.config.graph, &case.spine);
@@ -80,13 +85,19 @@ async fn seal_one(case: &Case<'_>, place: &Place<'_>) -> Result<Option<Epoch>, F
     Ok(Some(epoch))
 }
 
-/// A mover whose last change lies behind the barrier that it applied, or that applied none.
-fn is_behind_barrier(state: &State) -> bool {
-    match (state.last_change, state.barrier) {
-        (Some(change), Some(barrier)) => change.lsn > barrier.lsn,
-        (_, None) => true,
-        (None, Some(_)) => false,
-    }
+/// Whether the sink still holds what the drain proved: the barrier that the ledger knows, nothing
+/// of the organization behind it, and a copy that streams. A sink that failed over and lost
+/// commits, or that is being copied into again, does not.
+fn is_drained(known: &Unit, state: &State) -> bool {
+    let (Some(proved), Some(barrier)) = (known.barrier, state.barrier) else {
+        return false;
+    };
+    known.status == UnitStatus::Streaming
+        && proved.nonce == barrier.nonce
+        && state.position >= Some(barrier.lsn)
+        && state
+            .last_change
+            .is_none_or(|change| change.lsn <= barrier.lsn)
 }
 
 /// Opens every unit that an attempt sealed.

@@ -16,7 +16,7 @@ use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKin
 use monarch_postgres::sequences::Fed;
 use monarch_postgres::slot::{self, Making};
 use monarch_postgres::snapshot::{self, Job, Observer, Progress};
-use monarch_postgres::{Session, SessionPurpose, publication, sequences, stream};
+use monarch_postgres::{Session, SessionPurpose, publication, sequences, sessions, stream};
 use monarch_workflows::contract::{SnapshotOutput, UnitRef};
 use serde::Serialize;
 use serde_json::json;
@@ -120,7 +120,10 @@ async fn ready(
         return Err(Fault::Superseded(place.unit.store.to_string()));
     }
     schema::note(place, &catalog).await?;
-    slot::drop_all(&decoder, &place.unit).await?;
+    for server in [&primary, &decoder] {
+        sessions::end_older(server, &place.unit, epoch).await?;
+        slot::drop_older(server, &place.unit, epoch).await?;
+    }
     publish(place, &mut primary, &decoder, &catalog).await?;
     raise_sequences(place, &primary, &mut sink).await?;
     let purpose = SessionPurpose::reader(place.application(epoch)).holding_snapshot();

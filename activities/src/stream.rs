@@ -3,13 +3,14 @@
 //! Each try takes a new epoch, takes the unit over on the sink, and goes on where the sink's own
 //! record stands. It ends by itself in one good way only: its unit was sealed.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use monarch_ledger::{Barrier, LedgerError, Purpose, SourceCommit, StreamProgress, Unit};
 use monarch_model::unit::UnitEvent;
 use monarch_model::{Epoch, Lsn};
-use monarch_postgres::drain;
 use monarch_postgres::sink::SinkError;
 use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
 use monarch_workflows::contract::{StreamOutput, UnitRef};
@@ -20,9 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
+use crate::retained_log::RetainedLog;
 use crate::schema;
+use crate::snapshot::raise_sequences;
 use crate::vitals::Vitals;
-use crate::world::{Place, World};
+use crate::world::{Caller, Place, World};
 
 /// What a heartbeat of a stream says.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -85,20 +88,28 @@ pub(crate) async fn run(
         .unit_transition(id, store, epoch, UnitEvent::BeginStream, Value::Null)
         .await?;
     let cancel = CancellationToken::new();
+    let retained = RetainedLog::new(&place, &known, cancel.clone());
     let (leave, progress) = watch::channel(Beat::default());
     let telling = tell_ledger(
         progress.clone(),
         cancel.clone(),
-        recorder(world, &place, &known, epoch),
+        recorder(world, &place, &known, epoch, retained.clone()),
     );
     let job = job(&place, epoch, &known)?;
     let mut observer = Leave(leave);
     let streaming = Box::pin(async {
-        match stream::run(&job, &mut observer, &cancel).await {
-            Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
-            Err(error) => Err(error.into()),
-            // Only the ledger's word that a successor has begun ends a stream without an error.
-            Ok(_) => Err(Fault::Superseded(format!(
+        match (
+            stream::run(&job, &mut observer, &cancel).await,
+            retained.verdict(),
+        ) {
+            (Err(StreamError::Sink(SinkError::Sealed { .. })), _) => Ok(sealed(&known)),
+            (Err(error), _) => Err(error.into()),
+            (Ok(_), Some(text)) => Err(Fault::Fatal {
+                code: "wal-budget",
+                text,
+            }),
+            // Else only the ledger's word that a successor has begun ends a stream well.
+            (Ok(_), None) => Err(Fault::Superseded(format!(
                 "{store}: the ledger has a newer epoch"
             ))),
         }
@@ -107,13 +118,11 @@ pub(crate) async fn run(
         tokio::select! {
             done = streaming => done,
             changed = Box::pin(schema::until_changed(&place)) => Err(changed),
+            never = keep_sequences_ahead(&place) => match never {},
         }
     };
     let done = beating(&vitals, progress, &cancel, work).await;
     drop(telling);
-    if let Err(fault) = &done {
-        note(world, &place, epoch, fault).await;
-    }
     done
 }
 
@@ -162,6 +171,7 @@ fn recorder(
     place: &Place<'_>,
     known: &Unit,
     epoch: Epoch,
+    retained: RetainedLog,
 ) -> impl Fn(Beat) -> futures::future::BoxFuture<'static, Result<(), LedgerError>> + Send + 'static
 {
     let ledger = world.ledger.clone();
@@ -170,7 +180,6 @@ fn recorder(
         known.stream.changes_applied,
         known.stream.transactions_applied,
     );
-    let retained = Retained::new(place, known);
     move |beat| {
         let (ledger, store, retained) = (ledger.clone(), store.clone(), retained.clone());
         Box::pin(async move {
@@ -197,57 +206,21 @@ fn recorder(
     }
 }
 
-/// Asks the decoding server what the unit's slot keeps of its log.
-#[derive(Clone)]
-struct Retained(Option<Arc<Asking>>);
+/// How often the sink's sequences are looked at.
+const SEQUENCES_EVERY: Duration = Duration::from_secs(60);
 
-struct Asking {
-    options: monarch_postgres::ConnectOptions,
-    slot: String,
-    session: tokio::sync::Mutex<Option<monarch_postgres::Session>>,
-}
-
-impl Retained {
-    fn new(place: &Place<'_>, known: &Unit) -> Self {
-        let asking = place.source_decode().ok().zip(known.slot.clone());
-        Self(asking.map(|(options, slot)| {
-            Arc::new(Asking {
-                options,
-                slot,
-                session: tokio::sync::Mutex::new(None),
-            })
-        }))
-    }
-
-    /// The bytes, or nothing if they cannot be had just now.
-    async fn bytes(&self) -> Option<u64> {
-        let asking = self.0.as_ref()?;
-        let mut session = asking.session.lock().await;
-        if session.is_none() {
-            let purpose = monarch_postgres::SessionPurpose::reader("monarch retained log");
-            *session = monarch_postgres::Session::connect(&asking.options, &purpose)
-                .await
-                .ok();
+/// Raises the sink's sequences before the source's ids overtake them: another tenant of the sink
+/// must never be given an id that the organization already has.
+async fn keep_sequences_ahead(place: &Place<'_>) -> Infallible {
+    loop {
+        tokio::time::sleep(SEQUENCES_EVERY).await;
+        let raised = async {
+            let primary = place.source_session(Caller::Watcher).await?;
+            let mut sink = place.sink_session(Caller::Watcher).await?;
+            raise_sequences(place, &primary, &mut sink).await
+        };
+        if let Err(fault) = raised.await {
+            tracing::warn!(store = %place.unit.store, error = %fault.story(), "sequences not raised");
         }
-        let kept = drain::retained_wal(session.as_ref()?, &asking.slot).await;
-        if kept.is_err() {
-            *session = None;
-        }
-        kept.ok()??.bytes
-    }
-}
-
-/// Leaves the error in the ledger, where status and page show it.
-pub(crate) async fn note(world: &World, place: &Place<'_>, epoch: Epoch, fault: &Fault) {
-    if matches!(fault, Fault::Cancelled | Fault::Superseded(_)) {
-        return;
-    }
-    let (id, store) = (place.unit.move_id, &place.unit.store);
-    let recorded = world
-        .ledger
-        .record_error(id, store, epoch, fault.code(), &fault.story())
-        .await;
-    if let Err(error) = recorded {
-        tracing::warn!(%store, error = %error, "an error was not recorded");
     }
 }

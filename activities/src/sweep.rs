@@ -2,9 +2,9 @@
 //!
 //! A workflow that was terminated runs no clean-up, and a worker that is gone for good drops no
 //! slot: the source would keep log for them until its disk is full. The sweep looks at every move
-//! that still has something in a cell. One whose workflow does not run any more, and whose movers
-//! have been silent past a limit, loses its fence, its slots and its publications, and is failed
-//! by name. Past the flip nothing is taken back: there the sweep only reads the slots' tails out
+//! that still has something in a cell. One whose workflow does not run any more loses its slots, its
+//! publications and its fence, and is failed by name; where Temporal does not answer, silence of
+//! its movers past a limit decides. Past the flip nothing is taken back: there the sweep only reads the slots' tails out
 //! and drops them, and says that the move waits for a workflow.
 
 use std::time::Duration;
@@ -125,8 +125,9 @@ async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>
                 .ledger
                 .transition(case.of.id, PhaseEvent::Fail, case.of.expected(), why)
                 .await?;
-            fence::lift(&case).await?;
+            // The slots first: while a control plane is away, the log must not pile up.
             let dropped = drop_all(&case).await?;
+            fence::lift(&case).await?;
             Ok(Some(format!(
                 "failed, {dropped} units lost their slots and publications; scrub the sink with \
                  `monarch move adopt --org {org}` and `monarch move abort --org {org}`",
@@ -135,6 +136,9 @@ async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>
         }
         Phase::Failed | Phase::Finalized | Phase::Aborted => {
             let dropped = drop_all(&case).await?;
+            if case.of.phase == Phase::Failed {
+                fence::lift(&case).await?;
+            }
             Ok((dropped > 0).then(|| format!("{dropped} units lost the slots that were left")))
         }
         Phase::Flipping | Phase::CutOver | Phase::Evicting => {
@@ -168,11 +172,15 @@ async fn drop_all(case: &Case<'_>) -> Result<usize, Fault> {
             continue;
         }
         let place = case.place(&unit.store)?;
-        let epoch = case
-            .world
-            .ledger
-            .next_epoch(case.of.id, &unit.store, Purpose::Sweep)
-            .await?;
+        // Nobody is given an epoch of a move that has ended; the last one still counts.
+        let epoch = if case.of.phase.is_live() {
+            let ledger = &case.world.ledger;
+            ledger
+                .next_epoch(case.of.id, &unit.store, Purpose::Sweep)
+                .await?
+        } else {
+            unit.epoch
+        };
         scrub::dropped(&place, epoch).await?;
         dropped += 1;
     }

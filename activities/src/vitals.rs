@@ -6,11 +6,13 @@
 
 use std::time::Duration;
 
+use monarch_workflows::contract::UnitRef;
 use serde::Serialize;
 use temporalio_sdk::activities::{ActivityContext, ActivityError};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::failure::{Fault, Stance};
+use crate::world::World;
 
 /// Between two reports of a named wait. Temporal takes no more than one in 0.8 of the heartbeat
 /// timeout; the timeout is at least two seconds.
@@ -39,6 +41,11 @@ impl Vitals {
         let _ = self.ctx.record_heartbeat(what).await;
     }
 
+    /// Reports what is being waited for.
+    pub(crate) async fn waiting_for(&self, waiting_for: &'static str) {
+        self.beat(Waiting { waiting_for }).await;
+    }
+
     /// Resolves when the activity is to stop.
     pub(crate) async fn told_to_stop(&self) {
         self.ctx.cancelled().await;
@@ -58,7 +65,7 @@ impl Vitals {
                 biased;
                 done = &mut work => return done,
                 () = self.told_to_stop() => return Err(Fault::Cancelled),
-                _ = tick.tick() => self.beat(Waiting { waiting_for }).await,
+                _ = tick.tick() => self.waiting_for(waiting_for).await,
             }
         }
     }
@@ -73,4 +80,39 @@ pub(crate) async fn attend<T>(
     Box::pin(work(Vitals::of(ctx)))
         .await
         .map_err(|fault| fault.into_activity_error(stance))
+}
+
+/// The same for the work of one unit, whose faults are left in the ledger too, where status shows
+/// them: nobody should have to look for a blocker in a log.
+pub(crate) async fn attend_unit<T>(
+    world: &World,
+    ctx: &ActivityContext,
+    stance: Stance,
+    unit: UnitRef,
+    work: impl AsyncFnOnce(Vitals, UnitRef) -> Result<T, Fault>,
+) -> Result<T, ActivityError> {
+    attend(ctx, stance, async |vitals| {
+        let done = work(vitals, unit.clone()).await;
+        if let Err(fault) = &done {
+            note(world, &unit, fault).await;
+        }
+        done
+    })
+    .await
+}
+
+async fn note(world: &World, unit: &UnitRef, fault: &Fault) {
+    if matches!(fault, Fault::Cancelled | Fault::Superseded(_)) {
+        return;
+    }
+    let (id, store, ledger) = (unit.move_id, &unit.store, &world.ledger);
+    let recorded = async {
+        let epoch = ledger.unit(id, store).await?.epoch;
+        ledger
+            .record_error(id, store, epoch, fault.code(), &fault.story())
+            .await
+    };
+    if let Err(error) = recorded.await {
+        tracing::warn!(%store, error = %error, "an error was not recorded");
+    }
 }

@@ -14,6 +14,7 @@ pub mod replication;
 pub mod scope;
 pub mod sequences;
 mod server_error;
+pub mod sessions;
 pub mod sink;
 pub mod slot;
 pub mod snapshot;

@@ -408,6 +408,25 @@ pub async fn drop_all(primary: &mut Client, unit: &Unit) -> Result<(), Publicati
     }
 }
 
+/// The unit's publications that are there.
+pub async fn of_unit(primary: &Client, unit: &Unit) -> Result<Vec<String>, Error> {
+    let doing = "look for the publications";
+    let prefix = unit.prefix();
+    let names = [
+        names::insert_publication(&prefix),
+        names::mutation_publication(&prefix),
+    ];
+    let rows = primary
+        .query(
+            "select pubname::text from pg_catalog.pg_publication
+             where pubname = any($1::text[]) order by pubname",
+            &[&names.as_slice()],
+        )
+        .await
+        .doing(doing)?;
+    rows.iter().map(|row| row.try_get(0).doing(doing)).collect()
+}
+
 /// The first of `names` that is there.
 async fn there(primary: &Client, names: &[String]) -> Result<Option<String>, Error> {
     let doing = "look for the publications";

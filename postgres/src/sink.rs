@@ -19,6 +19,7 @@ use tokio_postgres::types::PgLsn;
 use tokio_postgres::{Client, GenericClient, Row, Transaction};
 use uuid::Uuid;
 
+use crate::sessions;
 use crate::{Doing, Error, Unit};
 
 /// Serializes the making of the schema: `create … if not exists` alone fails when two race.
@@ -171,7 +172,7 @@ pub async fn take_over(
 ) -> Result<TakeOver, SinkError> {
     let deadline = Instant::now() + timeout;
     loop {
-        end_older_sessions(client, unit, epoch).await?;
+        sessions::end_older(client, unit, epoch).await?;
         match write_epoch(client, unit, epoch).await {
             Err(error) if error.is(&SqlState::LOCK_NOT_AVAILABLE) => {
                 if Instant::now() >= deadline {
@@ -184,33 +185,6 @@ pub async fn take_over(
             result => return Ok(result?),
         }
     }
-}
-
-/// Ends the sessions of this database's server that call themselves an older mover of the unit.
-async fn end_older_sessions(client: &Client, unit: &Unit, epoch: Epoch) -> Result<(), Error> {
-    let doing = "end the sessions of older movers";
-    let rows = client
-        .query(
-            "select pid, application_name from pg_catalog.pg_stat_activity
-             where pid <> pg_backend_pid() and starts_with(application_name, $1)",
-            &[&unit.prefix()],
-        )
-        .await
-        .doing(doing)?;
-    for row in rows {
-        let application: String = row.try_get(1).doing(doing)?;
-        if unit
-            .epoch_in(&application)
-            .is_some_and(|older| older < epoch)
-        {
-            let pid: i32 = row.try_get(0).doing(doing)?;
-            client
-                .execute("select pg_terminate_backend($1)", &[&pid])
-                .await
-                .doing(doing)?;
-        }
-    }
-    Ok(())
 }
 
 async fn write_epoch(client: &mut Client, unit: &Unit, epoch: Epoch) -> Result<TakeOver, Error> {

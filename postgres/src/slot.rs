@@ -346,6 +346,23 @@ pub async fn drop_all(client: &Client, unit: &Unit) -> std::result::Result<(), S
     }
 }
 
+/// Drops the slots that earlier epochs than `epoch` made, and no later one's. Doing it again is the
+/// same.
+pub async fn drop_older(
+    client: &Client,
+    unit: &Unit,
+    epoch: Epoch,
+) -> std::result::Result<(), SlotError> {
+    let is_older = |made: Epoch| made < epoch;
+    end_walsenders(client, &unit.prefix(), is_older, unit).await?;
+    for slot in of_unit(client, unit).await? {
+        if unit.epoch_in(&slot.name).is_some_and(is_older) {
+            drop_one(client, &slot.name).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Drops the slot of that name if it is there: ends its walsender, waits until the slot is let go,
 /// drops it and looks again. Doing it again is the same.
 pub async fn drop_one(client: &Client, name: &str) -> std::result::Result<(), SlotError> {

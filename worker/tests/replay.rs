@@ -15,7 +15,7 @@ const FINISHED: &[u8] = include_bytes!("histories/finished.json");
 const ABORTED: &[u8] = include_bytes!("histories/aborted.json");
 const FAILED: &[u8] = include_bytes!("histories/failed.json");
 
-async fn history(json: &[u8]) -> WorkflowHistory {
+fn history(json: &[u8]) -> WorkflowHistory {
     WorkflowHistory::from_json(json).expect("a stored history")
 }
 
@@ -25,10 +25,7 @@ async fn replay(json: &[u8]) -> Result<(), WorkflowReplayError> {
         .expect("the workflow is registered once")
         .build();
     let replayer = WorkflowReplayer::new(options)?;
-    replayer
-        .replay_workflow(history(json).await)
-        .await
-        .map(drop)
+    replayer.replay_workflow(history(json)).await.map(drop)
 }
 
 /// Guards moves that are under way against a change of the order of their steps.
@@ -53,7 +50,7 @@ async fn a_changed_workflow_is_caught() {
         .expect("the workflow is registered once")
         .build();
     let replayer = WorkflowReplayer::new(options).expect("a replayer");
-    let replayed = replayer.replay_workflow(history(FINISHED).await).await;
+    let replayed = replayer.replay_workflow(history(FINISHED)).await;
     assert!(
         matches!(
             replayed,
@@ -85,7 +82,9 @@ mod changed {
         #[run]
         pub async fn run(ctx: &mut WorkflowContext<Self>, _start: RawValue) -> WorkflowResult<()> {
             let this = MoveRef {
-                move_id: "7d0f5f0e-6b0c-4f7e-9a58-0d3b3f8a1c11".parse().unwrap(),
+                move_id: "7d0f5f0e-6b0c-4f7e-9a58-0d3b3f8a1c11"
+                    .parse()
+                    .expect("a uuid"),
             };
             let options = ActivityOptions::start_to_close_timeout(Duration::from_secs(1));
             ctx.execute_activity(MoveApi::verify, this, options).await?;

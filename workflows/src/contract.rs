@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// Names of the failures that end an activity for good.
 pub mod failure {
+    /// Not final: another try may do it.
+    pub const RETRIED: &str = "retried";
     /// The configuration or the start input cannot be used.
     pub const BAD_INPUT: &str = "bad-input";
     /// Preflight found what forbids the move; the findings are in the message.
@@ -126,6 +128,8 @@ pub struct RegisterOutput {
 pub struct AdoptInput {
     /// The move.
     pub move_id: MoveId,
+    /// The organization as the caller wrote it: a move of another one is not adopted.
+    pub org: OrgId,
     /// The workflow that drives it from now on.
     pub workflow_id: String,
     /// Its run.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use monarch_model::{CellName, Phase, UnitStatus};
 use temporalio_workflow::{
     WorkflowCancellationToken, WorkflowResult, WorkflowTermination,
-    workflows::{join_all, select},
+    workflows::{join, join_all, select},
 };
 
 use super::outcome::{self, Failure, Stopped};
@@ -156,13 +156,13 @@ pub(super) async fn give_up(ctx: &Ctx, plan: &Plan) -> WorkflowResult<OrgMoveRes
         code: failure::ABORTED.to_owned(),
         reason: reason.clone(),
     };
-    call(ctx, MoveApi::begin_abort, because, unhurried(plan, None))
-        .await
-        .map_err(Stopped::into_termination)?;
+    // Side by side: while a control plane is away, the slots must not go on holding log.
+    let (begun, dropped) = join!(
+        call(ctx, MoveApi::begin_abort, because, unhurried(plan, None)),
+        drop_slots(ctx, plan)
+    );
+    begun.and(dropped).map_err(Stopped::into_termination)?;
     step::enter(ctx, plan, Phase::Aborting);
-    drop_slots(ctx, plan)
-        .await
-        .map_err(Stopped::into_termination)?;
     for store in &plan.units {
         step::unit(ctx, plan, store, UnitStatus::Evicting);
         let unit = UnitRef {
@@ -204,13 +204,12 @@ pub(super) async fn fail(
         reason: failure.message.clone(),
     };
     ctx.state_mut(|s| s.status.failure = Some(failure.to_string()));
-    call(ctx, MoveApi::fail, because, unhurried(plan, None))
-        .await
-        .map_err(Stopped::into_termination)?;
+    let (failed, dropped) = join!(
+        call(ctx, MoveApi::fail, because, unhurried(plan, None)),
+        drop_slots(ctx, plan)
+    );
+    failed.and(dropped).map_err(Stopped::into_termination)?;
     step::enter(ctx, plan, Phase::Failed);
-    drop_slots(ctx, plan)
-        .await
-        .map_err(Stopped::into_termination)?;
     if plan.input.scrub_on_failure {
         ctx.state_mut(|s| {
             s.request_abort(Abort {

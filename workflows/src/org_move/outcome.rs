@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::contract::failure;
 use temporalio_common::error::{ApplicationFailure, IncomingError};
 use temporalio_workflow::{ActivityExecutionError, WorkflowTermination};
 
@@ -36,6 +37,13 @@ impl fmt::Display for Failure {
     }
 }
 
+impl Failure {
+    /// Whether trying again would not have helped.
+    fn is_final(&self) -> bool {
+        self.kind != UNNAMED && self.kind != failure::RETRIED
+    }
+}
+
 /// What a failure is called that came with no name.
 const UNNAMED: &str = "activity-failed";
 
@@ -49,6 +57,15 @@ pub(super) enum Stopped {
 }
 
 impl Stopped {
+    /// What an activity's failure means once its token was cancelled: Temporal tries nothing again
+    /// then, so a failure that would have been retried, or a worker's death, is only its end.
+    pub(super) fn after_cancellation(self) -> Self {
+        match self {
+            Stopped::Failed(failure) if !failure.is_final() => Stopped::Cancelled,
+            other => other,
+        }
+    }
+
     pub(super) fn into_termination(self) -> WorkflowTermination {
         match self {
             Stopped::Cancelled => WorkflowTermination::cancelled(),

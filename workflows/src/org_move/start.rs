@@ -105,6 +105,7 @@ pub(super) async fn adopt(
 ) -> WorkflowResult<(Plan, At)> {
     let adopt = AdoptInput {
         move_id,
+        org: input.org_id.clone(),
         workflow_id: ctx.workflow_id().to_owned(),
         run_id: ctx.run_id().to_owned(),
     };
@@ -129,6 +130,9 @@ pub(super) async fn adopt(
         units: adopted.units.into_iter().map(|(store, _)| store).collect(),
     };
     note(ctx, &plan, units);
+    // Tokens of attempts before are revoked or used: the next attempt has a number of its own.
+    let attempts = adopted.last_drain.map_or(0, |drain| drain.attempt);
+    ctx.state_mut(|s| s.status.cut_over_attempts = attempts);
     step::enter(ctx, &plan, adopted.phase);
     Ok((plan, at))
 }

@@ -106,6 +106,7 @@ async fn attempt(ctx: &Ctx, plan: &Plan, request: &CutOver) -> Attempt {
         writes_stopped,
     };
     match drain_and_seal(ctx, plan, &drain).await {
+        Ok(Sealing::Sealed) if ctx.state(|s| s.is_interrupted()) => Attempt::Interrupted,
         Ok(Sealing::Sealed) => flip(ctx, plan, drain).await,
         Ok(Sealing::Interrupted) => Attempt::Interrupted,
         Ok(Sealing::Missed(reasons)) => reopen(ctx, plan, reasons).await,
@@ -189,6 +190,17 @@ async fn toward_seal(
         if !verified.differences.is_empty() {
             return Ok(verified.differences);
         }
+        // What came while both sides were compared is proved again: it shows as a blocker or is
+        // on the sink.
+        let look = DrainInput {
+            drain: drain.clone(),
+            within: LOOK,
+        };
+        let still = call(ctx, MoveApi::drain, look, options()).await?;
+        if !still.blockers.is_empty() {
+            step::blocked(ctx, plan, still.blockers);
+            continue;
+        }
         let sealed = call(ctx, MoveApi::seal, drain.clone(), options()).await?;
         if sealed.reopened.is_empty() {
             ctx.state_mut(|s| s.sealed = true);
@@ -205,9 +217,6 @@ async fn toward_seal(
 
 /// The flip itself: from here only the control plane can refuse.
 async fn flip(ctx: &Ctx, plan: &Plan, drain: DrainRef) -> Attempt {
-    if ctx.state(|s| s.is_interrupted()) {
-        return Attempt::Interrupted;
-    }
     step::enter(ctx, plan, Phase::Flipping);
     let options = Patience::from(&plan.input).long(None, WorkflowCancellationToken::new());
     match call(ctx, MoveApi::flip, drain, options).await {

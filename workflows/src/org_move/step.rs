@@ -61,9 +61,12 @@ pub(super) async fn call<A: ActivityDefinition>(
     input: A::Input,
     options: ActivityOptions,
 ) -> Result<A::Output, Stopped> {
-    ctx.execute_activity(activity, input, options)
-        .await
-        .map_err(Stopped::from)
+    let token = options.cancellation_token.clone();
+    let done = ctx.execute_activity(activity, input, options).await;
+    done.map_err(|error| match token {
+        Some(token) if token.is_cancelled() => Stopped::from(error).after_cancellation(),
+        _ => Stopped::from(error),
+    })
 }
 
 /// Runs `step` under a token that an interruption cancels, and waits for its end either way.
