@@ -16,7 +16,7 @@ use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKin
 use monarch_postgres::sequences::Fed;
 use monarch_postgres::slot::{self, Making};
 use monarch_postgres::snapshot::{self, Job, Observer, Progress};
-use monarch_postgres::{Session, SessionPurpose, publication, sequences, sessions, stream};
+use monarch_postgres::{Session, SessionPurpose, publication, sequences, sessions, sink, stream};
 use monarch_workflows::contract::{SnapshotOutput, UnitRef};
 use serde::Serialize;
 use serde_json::json;
@@ -117,6 +117,7 @@ async fn ready(
     let catalog = place.catalog(&primary).await?;
     clear(case, place, epoch, status, &mut sink).await?;
     if !still_mine(place, epoch).await? {
+        sink::remove_own(&*sink, &place.unit, epoch).await?;
         return Err(Fault::Superseded(place.unit.store.to_string()));
     }
     schema::note(place, &catalog).await?;

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use monarch_ledger::{Barrier, LedgerError, Purpose, SourceCommit, StreamProgress, Unit};
 use monarch_model::unit::UnitEvent;
 use monarch_model::{Epoch, Lsn};
-use monarch_postgres::sink::SinkError;
+use monarch_postgres::sink::{self, SinkError};
 use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
 use monarch_workflows::contract::{StreamOutput, UnitRef};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
 use crate::retained_log::RetainedLog;
 use crate::schema;
-use crate::snapshot::raise_sequences;
+use crate::snapshot::{raise_sequences, still_mine};
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -103,7 +103,10 @@ pub(crate) async fn run(
             retained.verdict(),
         ) {
             (Err(StreamError::Sink(SinkError::Sealed { .. })), _) => Ok(sealed(&known)),
-            (Err(error), _) => Err(error.into()),
+            (Err(error), _) => {
+                leave_nothing(&place, epoch).await?;
+                Err(error.into())
+            }
             (Ok(_), Some(text)) => Err(Fault::Fatal {
                 code: "wal-budget",
                 text,
@@ -124,6 +127,16 @@ pub(crate) async fn run(
     let done = beating(&vitals, progress, &cancel, work).await;
     drop(telling);
     done
+}
+
+/// A mover that was superseded before it took its unit over has made the row again that its
+/// successor may have removed for good.
+async fn leave_nothing(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
+    if !still_mine(place, epoch).await? {
+        let sink = place.sink_session(Caller::Watcher).await?;
+        sink::remove_own(&*sink, &place.unit, epoch).await?;
+    }
+    Ok(())
 }
 
 /// Where a sealed unit stands.

@@ -423,6 +423,23 @@ pub async fn remove<C: GenericClient + Sync>(client: &C, unit: &Unit) -> Result<
     Ok(())
 }
 
+/// Forgets the unit if it is still held by `epoch`: for a holder that finds itself superseded
+/// after its successor had already removed the row, and has made it again by taking over.
+pub async fn remove_own<C: GenericClient + Sync>(
+    client: &C,
+    unit: &Unit,
+    epoch: Epoch,
+) -> Result<(), Error> {
+    client
+        .execute(
+            "delete from monarch.unit where move_id = $1 and store = $2 and epoch = $3",
+            &[&unit.move_id.0, &unit.store.as_str(), &epoch.0],
+        )
+        .await
+        .doing("forget the superseded unit on the sink")?;
+    Ok(())
+}
+
 async fn schema_there<C: GenericClient + Sync>(client: &C) -> Result<bool, Error> {
     client
         .query_one("select to_regclass('monarch.unit') is not null", &[])
