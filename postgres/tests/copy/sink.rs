@@ -282,6 +282,27 @@ async fn a_removed_unit_leaves_nothing() {
     ));
 }
 
+/// Guards promise 7: a zombie that takes over behind the scrub has made the row again; it takes that
+/// row away, and never one that is a successor's.
+#[tokio::test]
+async fn a_superseded_holder_takes_away_only_its_own_row() {
+    let world = world().await;
+    let mut zombie = world.sink_session().await;
+    take_over(&world, &mut zombie, 1).await;
+    sink::remove_own(&zombie, &world.unit, Epoch(1))
+        .await
+        .unwrap();
+    assert_eq!(sink::read(&zombie, &world.unit).await.unwrap(), None);
+
+    let mut successor = world.mover_session(2).await;
+    take_over(&world, &mut successor, 2).await;
+    sink::remove_own(&zombie, &world.unit, Epoch(1))
+        .await
+        .unwrap();
+    let state = sink::read(&successor, &world.unit).await.unwrap();
+    assert_eq!(state.map(|state| state.epoch), Some(Epoch(2)));
+}
+
 /// Guards promise 4: the schema is made once, however many units ask at the same time.
 #[tokio::test]
 async fn the_schema_is_made_by_many_at_once() {
