@@ -146,7 +146,9 @@ async fn the_program_drives_a_move_by_hand() -> Result<()> {
     let status: serde_json::Value = serde_json::from_str(&status).context("read the status")?;
     ensure!(status.to_string().contains("streaming"), "{status}");
     let at_barrier = org_on(&scene.fleet.source).await?;
-    monarch("move cut-over --org 1").await?;
+    // Refused with exit status 3 until every mover has reported how far it is.
+    let cut_over = ["move", "cut-over", "--org", "1"];
+    while scene.operator.monarch(cut_over).await?.code == 3 {}
     monarch("move evict --org 1").await?;
     scene.until("finalized", &worker).await?;
     assert_eq!(org_on(&scene.fleet.sink).await?, at_barrier);
