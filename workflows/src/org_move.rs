@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A move whose workflow is gone can be adopted by another one, which enters the picture wherever the
-//! ledger says that the move stands ([`At`]).
+//! ledger says that the move stands (`At`).
 //!
 //! Every wait hears an interruption; every activity carries a token of its own, so that cancelling
 //! the workflow never takes away the clean-up.
