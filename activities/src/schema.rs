@@ -22,6 +22,10 @@ const SCHEMA: &str = "schema";
 /// How often a streaming unit's tables are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// How long the log is given to say itself what changed, since it says it better: the mover beside
+/// ends with the log's own finding.
+const LOG_FIRST: Duration = Duration::from_secs(2);
+
 /// Digits kept of a table's digest.
 const DIGITS: usize = 16;
 
@@ -75,7 +79,10 @@ pub(crate) async fn until_changed(place: &Place<'_>) -> Fault {
         looks.tick().await;
         match look(place).await {
             Ok(()) => {}
-            Err(changed @ Fault::Fatal { .. }) => return changed,
+            Err(changed @ Fault::Fatal { .. }) => {
+                tokio::time::sleep(LOG_FIRST).await;
+                return changed;
+            }
             Err(fault) => {
                 let error = fault.story();
                 tracing::debug!(store = %place.unit.store, error, "the tables were not looked at");
