@@ -18,8 +18,10 @@ use crate::sql::quote_ident;
 use crate::{Doing, Endpoint, Result, ServerError};
 
 /// How long the walsender waits for a sign of life. Set here and not left to the server's or the
-/// role's default: a mover reckons with it.
-const WAL_SENDER_TIMEOUT: (&str, &str) = ("wal_sender_timeout", "60s");
+/// role's default: a mover reckons with it. While it decodes a large transaction of which nothing is
+/// published, the walsender answers only at half of this, which must be sooner than a silent mover
+/// is taken for dead.
+const WAL_SENDER_TIMEOUT: (&str, &str) = ("wal_sender_timeout", "30s");
 
 /// A replication session between commands.
 ///
@@ -72,7 +74,7 @@ pub struct ExportedSlot {
 
 impl ReplicationConnection {
     /// A replication session with the first host that gives one, primary or standby. It has the
-    /// same settings as a [`Session`](crate::Session), and `wal_sender_timeout` at 60 s.
+    /// same settings as a [`Session`](crate::Session), and `wal_sender_timeout` at 30 s.
     ///
     /// # Errors
     ///

@@ -46,11 +46,12 @@ impl Patience {
     }
 }
 
-/// Tries again until it works or fails for good; never so seldom that an operator wonders.
+/// Tries again until it works or fails for good. Never seldom: a stream whose unit was opened again
+/// in a drain is part of the write pause.
 fn for_ever() -> RetryPolicy {
     RetryPolicy::builder()
         .initial_interval(Duration::from_millis(500))
-        .maximum_interval(Duration::from_secs(20))
+        .maximum_interval(Duration::from_secs(5))
         .build()
 }
 
