@@ -9,4 +9,4 @@ mod judge;
 mod scene;
 
 pub use judge::{Neighbours, assert_nothing_left, org_on};
-pub use scene::{PATIENCE, Scene, Stage};
+pub use scene::{PATIENCE, Scene, Servers, Stage};

@@ -73,6 +73,33 @@ impl<'a> Stage<'a> {
     }
 }
 
+/// Clusters of one test: for one that leaves transactions open, since the making of a slot waits
+/// for every transaction that is open on its server, another test's too.
+#[derive(Debug)]
+pub struct Servers {
+    main: Cluster,
+    side: Cluster,
+    sink: Cluster,
+}
+
+impl Servers {
+    /// Two clusters for the source cell and one for the sink cell.
+    ///
+    /// # Errors
+    ///
+    /// When a cluster does not start.
+    pub async fn start() -> Result<Self> {
+        let start = || Cluster::start(ClusterOptions::new(PgVersion::V15));
+        let (main, side, sink) = tokio::try_join!(start(), start(), start())?;
+        Ok(Self { main, side, sink })
+    }
+
+    /// The shared Temporal server and ledger, and databases on these clusters.
+    pub async fn stage(&self) -> Stage<'_> {
+        Stage::on(&self.main, None, &self.side, &self.sink).await
+    }
+}
+
 /// A fleet with rows in it and an operator.
 #[derive(Debug)]
 pub struct Scene<'a> {

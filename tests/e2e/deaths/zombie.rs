@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 use monarch_demo::Organization;
-use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
+use monarch_tests::{Neighbours, PATIENCE, Scene, Servers, assert_nothing_left, org_on};
 use serde_json::json;
 
 /// Promise 5: the old worker is halted in the middle of its work, a successor takes every unit
 /// over, then the old one wakes and would go on. It cannot write, create or drop anything.
 #[tokio::test]
 async fn a_worker_that_wakes_after_its_successor_began_cannot_write() -> Result<()> {
-    let scene = Scene::set(Stage::shared().await).await?;
+    let servers = Servers::start().await?;
+    let scene = Scene::set(servers.stage().await).await?;
     let neighbours = Neighbours::of(&scene.fleet).await?;
     let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
     let zombie = scene.operator.worker()?;
@@ -39,7 +40,8 @@ async fn a_worker_that_wakes_after_its_successor_began_cannot_write() -> Result<
 /// The same while the rows are copied: of the old copy nothing lands after the new one began.
 #[tokio::test]
 async fn a_copy_that_wakes_after_its_successor_began_lands_nothing() -> Result<()> {
-    let scene = Scene::set(Stage::shared().await).await?;
+    let servers = Servers::start().await?;
+    let scene = Scene::set(servers.stage().await).await?;
     let neighbours = Neighbours::of(&scene.fleet).await?;
     let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
     let zombie = scene.operator.worker()?;
