@@ -1,7 +1,7 @@
 //! Runs `monarch` and `temporal` as an operator does, and reads the ledger.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -91,6 +91,13 @@ impl<'a> Operator<'a> {
     #[must_use]
     pub fn environment(&self) -> &[(&'static str, String)] {
         &self.environment
+    }
+
+    /// The folders of the programs `monarch` and `temporal`, for a shell's search path.
+    #[must_use]
+    pub fn folders(&self) -> Vec<&Path> {
+        let programs = [self.monarch.as_path(), self.temporal.program()];
+        programs.into_iter().filter_map(Path::parent).collect()
     }
 
     /// Starts `monarch worker` for every queue.

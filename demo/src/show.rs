@@ -301,9 +301,12 @@ async fn keep(
     let traffic = Traffic::start(fleet, &OTHER, PACE).await?;
     let environment = fleet.folder().join("environment");
     let lines = operator.environment().iter();
-    let lines: String = lines
+    let mut lines: String = lines
         .map(|(name, value)| format!("export {name}={value}\n"))
         .collect();
+    for folder in operator.folders() {
+        lines.push_str(&format!("export PATH=\"{}:$PATH\"\n", folder.display()));
+    }
     fs::write(&environment, lines).context("write the environment")?;
     stage.show(&format!(
         "\nAll is left running, with writers for {}. To look, in another terminal:\n\n  \

@@ -55,6 +55,12 @@ impl Temporal {
         Ok(temporal)
     }
 
+    /// The program `temporal`.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Host and port of the frontend, for clients.
     #[must_use]
     pub fn address(&self) -> String {
