@@ -19,8 +19,8 @@ use crate::failure::Stance::{MayFail, MustEnd};
 use crate::vitals::{attend, attend_unit};
 use crate::world::World;
 use crate::{
-    adopt, close_tail, drain, ending, evict, fence, flip, preflight, readiness, register, scrub,
-    seal, snapshot, stream, sweep, verify,
+    adopt, close_tail, drain, ending, evict, fence, flip, hold, preflight, readiness, register,
+    scrub, seal, snapshot, stream, sweep, verify,
 };
 
 /// The activities that steer a move.
@@ -244,6 +244,18 @@ impl Movers {
     ) -> Result<StreamOutput, ActivityError> {
         attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
             Box::pin(stream::run(&self.0, vitals, unit)).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::Hold)]
+    pub async fn hold(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: UnitRef,
+    ) -> Result<(), ActivityError> {
+        attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
+            hold::run(&self.0, vitals, unit).await
         })
         .await
     }

@@ -20,6 +20,7 @@ mod evict;
 mod failure;
 mod fence;
 mod flip;
+mod hold;
 mod hosted;
 mod journal;
 mod preflight;

@@ -88,7 +88,7 @@ pub(crate) async fn run(
         .unit_transition(id, store, epoch, UnitEvent::BeginStream, Value::Null)
         .await?;
     let cancel = CancellationToken::new();
-    let retained = RetainedLog::new(&place, &known, cancel.clone());
+    let retained = RetainedLog::new(&place, &known);
     let (leave, progress) = watch::channel(Beat::default());
     let telling = tell_ledger(
         progress.clone(),
@@ -98,21 +98,14 @@ pub(crate) async fn run(
     let job = job(&place, epoch, &known)?;
     let mut observer = Leave(leave);
     let streaming = Box::pin(async {
-        match (
-            stream::run(&job, &mut observer, &cancel).await,
-            retained.verdict(),
-        ) {
-            (Err(StreamError::Sink(SinkError::Sealed { .. })), _) => Ok(sealed(&known)),
-            (Err(error), _) => {
+        match stream::run(&job, &mut observer, &cancel).await {
+            Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
+            Err(error) => {
                 leave_nothing(&place, epoch).await?;
                 Err(error.into())
             }
-            (Ok(_), Some(text)) => Err(Fault::Fatal {
-                code: "wal-budget",
-                text,
-            }),
-            // Else only the ledger's word that a successor has begun ends a stream well.
-            (Ok(_), None) => Err(Fault::Superseded(format!(
+            // Only the ledger's word that a successor has begun ends a stream well.
+            Ok(_) => Err(Fault::Superseded(format!(
                 "{store}: the ledger has a newer epoch"
             ))),
         }
@@ -121,6 +114,7 @@ pub(crate) async fn run(
         tokio::select! {
             done = streaming => done,
             changed = Box::pin(schema::until_changed(&place)) => Err(changed),
+            spent = Box::pin(retained.until_spent()) => Err(spent),
             never = keep_sequences_ahead(&place) => match never {},
         }
     };
@@ -210,7 +204,7 @@ fn recorder(
                 changes_applied: changes + beat.changes,
                 transactions_applied: transactions + beat.transactions,
                 lag_bytes: Some(beat.source_head.bytes_since(beat.applied)),
-                retained_wal_bytes: retained.bytes().await,
+                retained_wal_bytes: retained.bytes(),
             };
             ledger
                 .record_stream_progress(id, &store, epoch, &progress)

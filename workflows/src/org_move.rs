@@ -254,6 +254,7 @@ impl OrgMove {
         _nothing: &(),
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match self.status.phase {
+            Some(Phase::Active) if self.status.paused => Err("the move is paused already".into()),
             Some(Phase::Active) => Ok(()),
             Some(phase) => Err(format!("a move that is {phase} cannot pause").into()),
             None => Err("the move is not registered yet".into()),
@@ -265,6 +266,20 @@ impl OrgMove {
     pub fn pause(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) -> Status {
         self.status.paused = true;
         self.status.clone()
+    }
+
+    #[update_validator(resume)]
+    fn validate_resume(
+        &self,
+        _ctx: &WorkflowContextView,
+        _nothing: &(),
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match self.status.phase {
+            Some(Phase::Active) if self.status.paused => Ok(()),
+            Some(Phase::Active) => Err("the move is not paused".into()),
+            Some(phase) => Err(format!("a move that is {phase} cannot resume").into()),
+            None => Err("the move is not registered yet".into()),
+        }
     }
 
     /// Starts the movers again.

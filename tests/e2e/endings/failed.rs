@@ -41,7 +41,7 @@ async fn fails_by_name(store: &str, sql: &str, name: &str) -> Result<()> {
 }
 
 /// A failed move holds no slot while it waits for somebody to scrub.
-async fn no_log_is_held(scene: &Scene<'_>, worker: &Program) -> Result<()> {
+pub(super) async fn no_log_is_held(scene: &Scene<'_>, worker: &Program) -> Result<()> {
     let dropped = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
     scene.operator.until(dropped, worker, PATIENCE).await?;
     let left = leftovers(&scene.fleet.source).await?;

@@ -1,5 +1,6 @@
 //! Moves that succeed: whole, under traffic, between versions, and what holds after the flip.
 
 mod after_flip;
+mod paused;
 mod real_manifest;
 mod whole;

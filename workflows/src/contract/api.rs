@@ -42,6 +42,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Watches the slot of a paused unit; fails when what it keeps of the log outgrows its budget.
+    #[activity(name = "hold")]
+    pub fn hold(input: UnitRef) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
     /// Looks at ledger and cells and says why a cut-over may not begin.
     #[activity(name = "readiness")]
     pub fn readiness(input: ReadinessInput) -> Result<ReadinessOutput, ActivityError> {
@@ -149,7 +155,7 @@ impl MoveApi {
 pub mod marker {
     pub use super::move_api::{
         Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail,
-        Fence, Finalize, Flip, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot,
+        Fence, Finalize, Flip, Hold, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot,
         Stream, Sweep, Verify,
     };
 }

@@ -1,4 +1,5 @@
-//! The movers: one loop a unit, side by side, until they are stopped or one of them fails.
+//! The movers: one loop a unit, side by side, until they are stopped or one of them fails. While
+//! the move is paused, each looks after its slot instead.
 
 use futures::FutureExt as _;
 use monarch_model::{StoreName, UnitStatus};
@@ -16,6 +17,7 @@ use crate::contract::{MoveApi, UnitRef, failure};
 enum Done {
     Copied,
     Sealed,
+    Held,
 }
 
 /// Runs every unit's loop; the first failure stops the others and is returned.
@@ -34,8 +36,8 @@ pub(super) async fn run(
     join_all(units).await.into_iter().find_map(Result::err)
 }
 
-/// Drives one unit: copy, then stream; copy again when it must start over; nothing while paused or
-/// sealed.
+/// Drives one unit: copy, then stream; copy again when it must start over; hold its slot while
+/// paused; nothing while sealed.
 async fn drive(
     ctx: &Ctx,
     plan: &Plan,
@@ -44,15 +46,18 @@ async fn drive(
 ) -> Result<(), Failure> {
     let mut copied = plan.copied.contains(store);
     loop {
-        if until(ctx, |s| !s.status.paused && !s.sealed, stop)
-            .await
-            .is_err()
-        {
+        if until(ctx, |s| !s.sealed, stop).await.is_err() {
             return Ok(());
         }
         let opened = ctx.state(|s| s.opened);
-        match advance(ctx, plan, store, copied, stop).await {
+        let job = match ctx.state(|s| s.status.paused) {
+            true => Job::Hold,
+            false if copied => Job::Stream,
+            false => Job::Copy,
+        };
+        match advance(ctx, plan, store, job, stop).await {
             Ok(Done::Copied) => copied = true,
+            Ok(Done::Held) => {}
             Ok(Done::Sealed) => {
                 // A mover sees the seal of its own unit before all are sealed, or none after all.
                 let known = until(ctx, |s| s.sealed || s.opened != opened, stop).await;
@@ -68,20 +73,31 @@ async fn drive(
     }
 }
 
-/// The unit's next activity, cancelled by `stop` or by a pause.
+/// What a mover is about.
+#[derive(Clone, Copy, PartialEq)]
+enum Job {
+    Copy,
+    Stream,
+    /// Nothing moves; the slot is kept, within its budget.
+    Hold,
+}
+
+/// The unit's next activity, cancelled by `stop`, by a pause, or by the end of one.
 async fn advance(
     ctx: &Ctx,
     plan: &Plan,
     store: &StoreName,
-    copied: bool,
+    job: Job,
     stop: &WorkflowCancellationToken,
 ) -> Result<Done, Stopped> {
     let token = stop.child_token();
-    let mut work = Box::pin(activity(ctx, plan, store, copied, token.clone()).fuse());
-    let mut paused = ctx.wait_condition_with_options(|s| s.status.paused, step::deaf());
+    let mut work = Box::pin(activity(ctx, plan, store, job, token.clone()).fuse());
+    let holds = job == Job::Hold;
+    let mut turned =
+        ctx.wait_condition_with_options(move |s| s.status.paused != holds, step::deaf());
     select! {
         done = work => return done,
-        _ = paused => token.cancel_with_reason("paused"),
+        _ = turned => token.cancel_with_reason(if holds { "resumed" } else { "paused" }),
     }
     work.await
 }
@@ -90,7 +106,7 @@ async fn activity(
     ctx: &Ctx,
     plan: &Plan,
     store: &StoreName,
-    copied: bool,
+    job: Job,
     token: WorkflowCancellationToken,
 ) -> Result<Done, Stopped> {
     let patience = Patience::from(&plan.input);
@@ -99,16 +115,25 @@ async fn activity(
         store: store.clone(),
     };
     let options = patience.long(Some(&plan.to), token);
-    if copied {
-        step::unit(ctx, plan, store, UnitStatus::Streaming);
-        call(ctx, MoveApi::stream, unit, options)
-            .await
-            .map(|_| Done::Sealed)
-    } else {
-        step::unit(ctx, plan, store, UnitStatus::Copying);
-        call(ctx, MoveApi::snapshot, unit, options).await?;
-        step::unit(ctx, plan, store, UnitStatus::Copied);
-        Ok(Done::Copied)
+    match job {
+        Job::Stream => {
+            step::unit(ctx, plan, store, UnitStatus::Streaming);
+            call(ctx, MoveApi::stream, unit, options)
+                .await
+                .map(|_| Done::Sealed)
+        }
+        Job::Copy => {
+            step::unit(ctx, plan, store, UnitStatus::Copying);
+            call(ctx, MoveApi::snapshot, unit, options).await?;
+            step::unit(ctx, plan, store, UnitStatus::Copied);
+            Ok(Done::Copied)
+        }
+        Job::Hold => {
+            step::describe(ctx, plan);
+            call(ctx, MoveApi::hold, unit, options)
+                .await
+                .map(|()| Done::Held)
+        }
     }
 }
 

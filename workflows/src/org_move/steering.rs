@@ -16,6 +16,9 @@ use crate::input::{CutOver, CutOverPolicy};
 /// may not be much longer.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// Why a paused move does not cut over.
+const PAUSED: &str = "paused: resume it first";
+
 /// How an attempt to cut over ended.
 enum Attempt {
     Flipped(Option<Duration>),
@@ -91,8 +94,17 @@ async fn attempt(ctx: &Ctx, plan: &Plan, request: &CutOver) -> Attempt {
         return Attempt::Interrupted;
     };
     let step = match ready {
-        Ok(ready) if ready.refusals.is_empty() => ready.step,
-        Ok(ready) => return Attempt::Reopened(ready.refusals),
+        Ok(ready) => {
+            let mut refusals = ready.refusals;
+            // Asked here and now: from the next step on a pause is refused.
+            if ctx.state(|s| s.status.paused) {
+                refusals.insert(0, PAUSED.to_owned());
+            }
+            if !refusals.is_empty() {
+                return Attempt::Reopened(refusals);
+            }
+            ready.step
+        }
         Err(stopped) => return Attempt::Fatal(stopped),
     };
     let number = ctx.state_mut(|s| {

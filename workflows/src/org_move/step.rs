@@ -142,7 +142,7 @@ pub(super) fn blocked(ctx: &Ctx, plan: &Plan, by: Vec<String>) {
 }
 
 /// The story in the Web UI, in markdown.
-fn describe(ctx: &Ctx, plan: &Plan) {
+pub(super) fn describe(ctx: &Ctx, plan: &Plan) {
     let details = ctx.state(|s| {
         let phase = s.status.phase.map_or("registered", Phase::as_str);
         let mut text = format!(
@@ -151,6 +151,9 @@ fn describe(ctx: &Ctx, plan: &Plan) {
         );
         for (store, status) in &s.status.units {
             text.push_str(&format!("| {store} | {status} |\n"));
+        }
+        if s.status.paused {
+            text.push_str("\n- paused: slots are kept and go on holding log");
         }
         for blocker in &s.status.blocked_by {
             text.push_str(&format!("\n- in the way: {blocker}"));
