@@ -43,6 +43,8 @@ pub enum StoreKind {
     Blob {
         /// What eviction does with the organization's objects.
         eviction: Eviction,
+        /// What a key means whose object is not on the source.
+        missing: Missing,
     },
 }
 
@@ -53,6 +55,16 @@ pub enum Eviction {
     Delete,
     /// Nothing is touched: a key may be shared with another organization.
     Keep,
+}
+
+/// What a row's key means for the cut-over when the source has no object of that key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// The move does not cut over while there is such a key.
+    #[default]
+    Block,
+    /// The row arrives without its object, as it stood on the source; the key is reported.
+    Accept,
 }
 
 /// A table of the manifest.

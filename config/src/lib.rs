@@ -25,7 +25,7 @@ use std::path::Path;
 pub use dsn::{Dsn, Env};
 pub use fault::{Fault, Faults};
 pub use fleet::{BlobPlace, Cell, Control, Database, Fleet};
-pub use graph::{BlobRef, Edge, Eviction, Graph, Scope, Store, StoreKind, Table};
+pub use graph::{BlobRef, Edge, Eviction, Graph, Missing, Scope, Store, StoreKind, Table};
 
 use fault::Report;
 use fields::At;

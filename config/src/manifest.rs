@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use monarch_model::{StoreName, TableName};
 
 use crate::fault::{Place, Report, quoted};
-use crate::fields::{At, parse_name};
-use crate::graph::{BlobRef, Edge, Eviction, Graph, Store, StoreKind};
+use crate::fields::{At, Fields, parse_name};
+use crate::graph::{BlobRef, Edge, Eviction, Graph, Missing, Store, StoreKind};
 use crate::scope;
 
 /// What could be read of a manifest.
@@ -140,41 +140,16 @@ fn read_stores(at: &At<'_>, report: &mut Report) -> Option<Stores> {
 
 fn read_store(name: &StoreName, at: &At<'_>, report: &mut Report) -> Option<Store> {
     const KINDS: [&str; 2] = ["postgres", "blob_store"];
-    let fields = at.fields(&["type", "migrate", "eviction"], report)?;
+    let fields = at.fields(&["type", "migrate", "eviction", "missing"], report)?;
     let migrate = match fields.optional("migrate") {
         Some(at) => at.flag(report),
         None => Some(true),
     };
-    let eviction = fields
-        .optional("eviction")
-        .map(|at| (read_eviction(at, report), at.place.clone()));
     let kind = fields.required("type", "postgres or blob_store", report)?;
-    let kind = match (kind.text(report)?, eviction) {
-        ("postgres", None) => StoreKind::Postgres,
-        ("postgres", Some((_, place))) => {
-            report.fault(
-                &place,
-                "eviction of a postgres store",
-                "eviction only where the type is blob_store: rows are always evicted",
-            );
-            return None;
-        }
-        ("blob_store", Some((eviction, _))) => StoreKind::Blob {
-            eviction: eviction?,
-        },
-        // What does not move is not evicted.
-        ("blob_store", None) if migrate == Some(false) => StoreKind::Blob {
-            eviction: Eviction::Keep,
-        },
-        ("blob_store", None) => {
-            let place = Place {
-                key: format!("{}.eviction", at.place.key),
-                line: at.place.line,
-            };
-            report.fault(&place, "missing", "delete or keep");
-            return None;
-        }
-        (other, _) => {
+    let kind = match kind.text(report)? {
+        "postgres" => read_rows_store(&fields, report),
+        "blob_store" => read_blob_store(&fields, &at.place, migrate, report),
+        other => {
             let found = format!("{} is no type of store", quoted(other));
             report.unknown(
                 &kind.value_place(),
@@ -183,14 +158,80 @@ fn read_store(name: &StoreName, at: &At<'_>, report: &mut Report) -> Option<Stor
                 "postgres or blob_store",
                 KINDS,
             );
-            return None;
+            None
         }
     };
     Some(Store {
         name: name.clone(),
-        kind,
+        kind: kind?,
         migrate: migrate?,
     })
+}
+
+/// A Postgres store has none of the keys that say what becomes of objects.
+fn read_rows_store(fields: &Fields<'_>, report: &mut Report) -> Option<StoreKind> {
+    let keys = [
+        (
+            "eviction",
+            "eviction of a postgres store",
+            "eviction only where the type is blob_store: rows are always evicted",
+        ),
+        (
+            "missing",
+            "missing of a postgres store",
+            "missing only where the type is blob_store: it is about objects",
+        ),
+    ];
+    let mut kind = Some(StoreKind::Postgres);
+    for (key, found, expected) in keys {
+        if let Some(at) = fields.optional(key) {
+            report.fault(&at.place, found, expected);
+            kind = None;
+        }
+    }
+    kind
+}
+
+fn read_blob_store(
+    fields: &Fields<'_>,
+    place: &Place,
+    migrate: Option<bool>,
+    report: &mut Report,
+) -> Option<StoreKind> {
+    let missing = match fields.optional("missing") {
+        Some(at) => read_missing(at, report),
+        None => Some(Missing::default()),
+    };
+    let eviction = match fields.optional("eviction") {
+        Some(at) => read_eviction(at, report),
+        // What does not move is not evicted.
+        None if migrate == Some(false) => Some(Eviction::Keep),
+        None => {
+            let place = Place {
+                key: format!("{}.eviction", place.key),
+                line: place.line,
+            };
+            report.fault(&place, "missing", "delete or keep");
+            None
+        }
+    };
+    Some(StoreKind::Blob {
+        eviction: eviction?,
+        missing: missing?,
+    })
+}
+
+fn read_missing(at: &At<'_>, report: &mut Report) -> Option<Missing> {
+    match at.text(report)? {
+        "block" => Some(Missing::Block),
+        "accept" => Some(Missing::Accept),
+        other => {
+            let found = format!("{} is no answer to a missing object", quoted(other));
+            let place = at.value_place();
+            report.unknown(&place, other, found, "block or accept", ["block", "accept"]);
+            None
+        }
+    }
 }
 
 fn read_eviction(at: &At<'_>, report: &mut Report) -> Option<Eviction> {

@@ -88,13 +88,10 @@ fn check_complete(read: &ReadCell, stores: &Stores, report: &mut Report) {
 
 /// Two cells do not keep objects that eviction deletes in one place: the sink's would go too.
 fn check_shared(cells: &[ReadCell], stores: &Stores, report: &mut Report) {
-    let deleting = StoreKind::Blob {
-        eviction: Eviction::Delete,
-    };
     let mut first: HashMap<(&StoreName, String), &Place> = HashMap::new();
     for blob in cells.iter().flat_map(|read| &read.blobs) {
         let store = stores.get(&blob.store);
-        let deletes = store.is_some_and(|store| store.migrate && store.kind == deleting);
+        let deletes = store.is_some_and(|store| store.migrate && is_deleting(store.kind));
         let (Some(kept_at), true) = (&blob.kept_at, deletes) else {
             continue;
         };
@@ -109,4 +106,14 @@ fn check_shared(cells: &[ReadCell], stores: &Stores, report: &mut Report) {
             report.fault(&blob.place, found, expected);
         }
     }
+}
+
+fn is_deleting(kind: StoreKind) -> bool {
+    matches!(
+        kind,
+        StoreKind::Blob {
+            eviction: Eviction::Delete,
+            ..
+        }
+    )
 }

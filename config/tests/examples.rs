@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use monarch_config::{
-    BlobPlace, Config, Control, Eviction, Graph, Scope, StoreKind, load, manifest_from_str,
+    BlobPlace, Config, Control, Eviction, Graph, Missing, Scope, StoreKind, load, manifest_from_str,
 };
 
 fn example(name: &str) -> PathBuf {
@@ -59,7 +59,10 @@ fn the_example_manifest_says_what_its_comments_say() {
         .collect();
     assert_eq!(children, [("issue", "project_id"), ("event", "project_id")]);
     let kinds = graph.stores().map(|store| store.kind).skip(3);
-    let blob = |eviction| StoreKind::Blob { eviction };
+    let blob = |eviction| StoreKind::Blob {
+        eviction,
+        missing: Missing::Block,
+    };
     assert!(kinds.eq([blob(Eviction::Delete), blob(Eviction::Keep)]));
 }
 

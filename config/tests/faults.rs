@@ -70,7 +70,7 @@ fn every_fault_of_both_files_is_told_at_once() {
         .replace(&format!("{}/", dir.display()), "");
     assert_snapshot!(told, @r#"
     manifest.yaml:1: root: "organisation" is not a table, expected a table under relationships (did you mean "organization"?)
-    manifest.yaml:5: stores.main.migrat: unknown key, expected one of type, migrate, eviction (did you mean "migrate"?)
+    manifest.yaml:5: stores.main.migrat: unknown key, expected one of type, migrate, eviction, missing (did you mean "migrate"?)
     manifest.yaml:6: stores.main: repeated key, expected each key once (first on line 3)
     manifest.yaml:8: stores.files.eviction: missing, expected delete or keep
     manifest.yaml:15: relationships.group.store: "mian" is not a store, expected a store listed under stores in the manifest (did you mean "main"?)
@@ -177,6 +177,11 @@ fn a_store_says_what_holds_it_and_how_it_is_evicted() {
         @"m:2: stores.s.eviction: missing, expected delete or keep"
     );
     assert_snapshot!(stores("s: {type: blob_store, migrate: false}"), @"none");
+    assert_snapshot!(stores("s: {type: blob_store, eviction: keep, missing: accept}"), @"none");
+    assert_snapshot!(stores("s: {type: blob_store, eviction: keep, missing: acept}"),
+        @r#"m:2: stores.s.missing: "acept" is no answer to a missing object, expected block or accept (did you mean "accept"?)"#);
+    assert_snapshot!(stores("s: {type: postgres, missing: accept}"),
+        @"m:2: stores.s.missing: missing of a postgres store, expected missing only where the type is blob_store: it is about objects");
     assert_snapshot!(stores("s: {type: blob_store, eviction: kep}"),
         @r#"m:2: stores.s.eviction: "kep" is no eviction, expected delete or keep (did you mean "keep"?)"#
     );

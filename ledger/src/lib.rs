@@ -15,11 +15,15 @@
 //!   over is the one exception, and takes a new epoch.
 //! * **The journal is append-only and in order.** Every journal row is written under the lock of
 //!   its move's row, so a reader who has seen an id will never miss a smaller one of that move.
+//! * **A key is recorded before the position that carried it**, and what was put on the sink before
+//!   it is put there: no object is forgotten, and a scrub takes back what this move brought and
+//!   nothing else.
 //!
 //! The ledger records; it does not know what is true in a cell. The order is always intent, effect,
 //! read-back, record.
 
 mod adopt;
+mod blobs;
 mod connection;
 mod error;
 mod journal;
@@ -30,6 +34,9 @@ mod register;
 mod schema;
 mod units;
 
+pub use blobs::{
+    BlobChoice, BlobCopy, BlobCounts, BlobCursor, BlobMark, BlobOutcome, BlobPage, BlobRecord,
+};
 pub use connection::Ledger;
 pub use error::LedgerError;
 pub use journal::Event;

@@ -8,7 +8,10 @@ use crate::error::LedgerError;
 
 /// The migrations, in order; a migration's version is its place, counted from one. What was
 /// released is never edited.
-const MIGRATIONS: &[(&str, &str)] = &[("ledger", include_str!("../migrations/0001_ledger.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("ledger", include_str!("../migrations/0001_ledger.sql")),
+    ("blobs", include_str!("../migrations/0002_blobs.sql")),
+];
 
 /// The schema version that this program reads and writes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]

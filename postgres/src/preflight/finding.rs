@@ -113,7 +113,7 @@ impl Finding {
     }
 
     /// The same, with what mends it.
-    pub(super) fn mend(mut self, mend: impl Into<String>) -> Self {
+    pub fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
         self
     }
