@@ -102,6 +102,14 @@ fn describe(relation: &Relation) -> String {
             column.identity,
         )
     }));
+    lines.extend(relation.types.iter().map(|of| {
+        format!(
+            "type {}: {} [{}]",
+            of.name,
+            of.made_of,
+            of.labels.join(", ")
+        )
+    }));
     lines.extend(relation.leaves.iter().map(|leaf| {
         format!(
             "leaf {} (oid {}) {}, identity {}, file {}",

@@ -16,7 +16,7 @@ use tokio_postgres::GenericClient;
 pub use fingerprint::Fingerprint;
 pub use relation::{
     Column, Generated, Identity, Leaf, Relation, RelationKind, ReplicaIdentity, RowSecurity,
-    UniqueIndex,
+    UniqueIndex, UserType,
 };
 
 use crate::Result;
@@ -59,6 +59,7 @@ pub async fn load<C: GenericClient + Sync>(client: &C, tables: &[&Table]) -> Res
     let mut relations = query::relations(client, tables).await?;
     query::leaves(client, &mut relations).await?;
     query::columns(client, &mut relations).await?;
+    query::types(client, &mut relations).await?;
     query::indexes(client, &mut relations).await?;
     let missing = tables
         .iter()

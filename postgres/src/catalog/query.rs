@@ -7,8 +7,8 @@ use monarch_model::TableName;
 use tokio_postgres::{GenericClient, Row};
 
 use super::relation::{
-    Column, Generated, Identity, Leaf, Relation, RelationKind, ReplicaIdentity, RowSecurity,
-    UniqueIndex,
+    Column, FIRST_USER_OID, Generated, Identity, Leaf, Relation, RelationKind, ReplicaIdentity,
+    RowSecurity, UniqueIndex, UserType,
 };
 use crate::{Doing, Result};
 
@@ -61,6 +61,7 @@ fn relation(table: &TableName, row: &Row) -> Read<Relation> {
         oid: row.try_get("oid")?,
         kind: kind(row.try_get("kind")?),
         columns: Vec::new(),
+        types: Vec::new(),
         replica_identity: identity(row.try_get("identity")?),
         primary_key: Vec::new(),
         unique_indexes: Vec::new(),
@@ -180,6 +181,9 @@ pub(super) async fn columns<C: GenericClient + Sync>(
             "select a.attrelid, a.attname, a.attnum, a.attnotnull, a.attcollation, a.atttypid,
                     pg_catalog.format_type(a.atttypid, a.atttypmod) as type_name,
                     a.attgenerated::text as generated, a.attidentity::text as identity,
+                    a.atthasdef, coalesce((select l.collisdeterministic
+                              from pg_catalog.pg_collation l where l.oid = a.attcollation), true)
+                      as is_deterministic,
                     case
                       when plain.oid in ('pg_catalog.int2'::regtype, 'pg_catalog.int4'::regtype)
                         then 'pg_catalog.int8'
@@ -236,6 +240,8 @@ fn column(row: &Row) -> Read<Column> {
         equals: row.try_get("equals")?,
         collation_oid: row.try_get("attcollation")?,
         collation: row.try_get("collation")?,
+        is_deterministic: row.try_get("is_deterministic")?,
+        has_default: row.try_get("atthasdef")?,
         not_null: row.try_get("attnotnull")?,
         generated: match row.try_get("generated")? {
             "s" => Generated::Stored,
@@ -248,6 +254,77 @@ fn column(row: &Row) -> Read<Column> {
             _ => Identity::No,
         },
         position: row.try_get("attnum")?,
+    })
+}
+
+/// The types that are not built in, of columns and of what these are made of.
+pub(super) async fn types<C: GenericClient + Sync>(
+    client: &C,
+    relations: &mut Relations,
+) -> Result<()> {
+    let doing = "read the catalog: types";
+    let by_oid = by_oid(relations);
+    let oids: Vec<u32> = by_oid.keys().copied().collect();
+    let rows = client
+        .query(
+            "with recursive used(relation, oid) as (
+               select a.attrelid, a.atttypid from pg_catalog.pg_attribute a
+               where a.attrelid = any($1::oid[]) and a.attnum > 0 and not a.attisdropped
+                 and a.atttypid >= $2
+               union
+               select used.relation, part.oid
+               from used
+               join pg_catalog.pg_type t on t.oid = used.oid
+               cross join lateral (
+                 select t.typelem as oid
+                 union all select t.typbasetype
+                 union all select r.rngsubtype from pg_catalog.pg_range r
+                  where r.rngtypid = t.oid or r.rngmultitypid = t.oid
+                 union all select a.atttypid from pg_catalog.pg_attribute a
+                  where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0
+                    and not a.attisdropped) as part
+               where part.oid >= $2)
+             select used.relation, pg_catalog.format_type(t.oid, null) as type_name,
+                    array(select e.enumlabel::text from pg_catalog.pg_enum e
+                          where e.enumtypid = t.oid order by e.enumsortorder) as labels,
+                    pg_catalog.concat_ws(' ',
+                      case when t.typbasetype <> 0
+                        then pg_catalog.format_type(t.typbasetype, t.typtypmod) end,
+                      case when t.typnotnull then 'not null' end,
+                      (select pg_catalog.string_agg(pg_catalog.pg_get_constraintdef(c.oid), ' '
+                                order by pg_catalog.pg_get_constraintdef(c.oid))
+                       from pg_catalog.pg_constraint c
+                       where c.contypid = t.oid and c.contype = 'c'),
+                      (select pg_catalog.format_type(r.rngsubtype, null)
+                       from pg_catalog.pg_range r
+                       where r.rngtypid = t.oid or r.rngmultitypid = t.oid),
+                      (select pg_catalog.string_agg(a.attname || ' ' ||
+                                pg_catalog.format_type(a.atttypid, a.atttypmod), ', '
+                                order by a.attnum)
+                       from pg_catalog.pg_attribute a
+                       where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0
+                         and not a.attisdropped)) as made_of
+             from used join pg_catalog.pg_type t on t.oid = used.oid
+             where t.typcategory <> 'A' or t.typtype = 'd'
+             order by used.relation, type_name",
+            &[&oids, &FIRST_USER_OID],
+        )
+        .await
+        .doing(doing)?;
+    for row in rows {
+        let oid: u32 = row.try_get("relation").doing(doing)?;
+        if let Some(relation) = by_oid.get(&oid).and_then(|name| relations.get_mut(name)) {
+            relation.types.push(user_type(&row).doing(doing)?);
+        }
+    }
+    Ok(())
+}
+
+fn user_type(row: &Row) -> Read<UserType> {
+    Ok(UserType {
+        name: row.try_get("type_name")?,
+        labels: row.try_get("labels")?,
+        made_of: row.try_get("made_of")?,
     })
 }
 

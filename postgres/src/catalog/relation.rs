@@ -4,7 +4,7 @@ use monarch_model::TableName;
 
 /// Types, collations and the like below this are built in: the same in every database, and
 /// allowed in a publication's row filter.
-const FIRST_USER_OID: u32 = 16_384;
+pub(super) const FIRST_USER_OID: u32 = 16_384;
 
 /// A table of the catalog.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct Relation {
     pub kind: RelationKind,
     /// Its live columns in the order of the table.
     pub columns: Vec<Column>,
+    /// The types that are not built in, of its columns and of what these are made of, by name.
+    pub types: Vec<UserType>,
     /// What its own row says of old rows in the log; a partitioned table's leaves have their own.
     pub replica_identity: ReplicaIdentity,
     /// The columns of its primary key, in the key's order; empty without one.
@@ -67,6 +69,10 @@ pub struct Column {
     pub collation_oid: u32,
     /// Its collation's name, quoted; none if the type has none.
     pub collation: Option<String>,
+    /// Whether two texts that are equal are the same bytes.
+    pub is_deterministic: bool,
+    /// Whether it has a default, or is computed.
+    pub has_default: bool,
     /// Whether it refuses null.
     pub not_null: bool,
     /// Whether its value is computed, and if so, whether it is stored.
@@ -75,6 +81,17 @@ pub struct Column {
     pub identity: Identity,
     /// Its number in the table, from 1; dropped columns leave gaps.
     pub position: i16,
+}
+
+/// A type that an extension or an owner made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserType {
+    /// Its name, as `format_type` prints it.
+    pub name: String,
+    /// The labels of an enum, in order.
+    pub labels: Vec<String>,
+    /// What a domain, a range or a composite is made of, checks included.
+    pub made_of: String,
 }
 
 /// Whether a column's value is computed from others.

@@ -36,6 +36,8 @@ const CANONICAL: &[(&str, &str, u32)] = &[
     ("xmloption", "content", 0),
     ("lc_monetary", "C", 0),
     ("array_nulls", "on", 0),
+    // Types are compared by the names that the catalog prints.
+    ("quote_all_identifiers", "off", 0),
     // The meaning of statements. Names are always qualified; row-level security fails a statement
     // instead of hiding rows from it.
     ("search_path", "pg_catalog", 0),

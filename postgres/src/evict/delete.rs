@@ -228,7 +228,7 @@ impl Deletion<'_> {
         let columns: Vec<String> = doomed
             .key
             .iter()
-            .map(|(column, _)| format!("t.{}::text", quote_ident(column)))
+            .map(|column| format!("t.{}::text", quote_ident(&column.name)))
             .collect();
         let declare = format!(
             "declare doomed no scroll cursor with hold for select {} from {} as t where {}",
@@ -268,8 +268,13 @@ impl Deletion<'_> {
             .key
             .iter()
             .zip(&names)
-            .map(|((column, key_type), name)| {
-                format!("t.{} = listed.{name}::{key_type}", quote_ident(column))
+            .map(|(column, name)| {
+                format!(
+                    "t.{} {} listed.{name}::{}",
+                    quote_ident(&column.name),
+                    column.equals,
+                    column.key_type
+                )
             })
             .collect();
         format!(

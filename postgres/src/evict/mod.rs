@@ -33,7 +33,7 @@ use monarch_model::{Epoch, StoreName, TableName};
 use tokio_postgres::Client;
 
 use crate::Unit;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Column};
 use crate::scope::{Scope, ScopeError};
 use crate::sink::{self, SinkError, TakeOver};
 
@@ -101,8 +101,8 @@ fn blockers(open: &[OpenTransaction]) -> String {
 pub struct Doomed {
     /// The table.
     pub table: TableName,
-    /// Its key's columns, each with the type that a key's text is cast to.
-    pub key: Vec<(String, String)>,
+    /// The columns of its key.
+    pub key: Vec<Column>,
     /// Which rows are the organization's, over the alias `t`.
     pub predicate: String,
     /// The table of the same store whose rows decide which rows are the organization's.
@@ -134,7 +134,7 @@ fn doomed_table(table: &Table, scope: &Scope, catalog: &Catalog) -> Result<Doome
         .primary_key
         .iter()
         .map(|column| match relation.column(column) {
-            Some(column) => Ok((column.name.clone(), column.key_type.clone())),
+            Some(column) => Ok(column.clone()),
             None => Err(ScopeError::MissingColumn {
                 table: table.name.clone(),
                 column: column.clone(),

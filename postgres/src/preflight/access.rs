@@ -216,8 +216,11 @@ async fn standby_snapshots(open: &Open<'_>, role: &str) -> Result<Option<Finding
     ))))
 }
 
+/// A schema without its tables is not enough: they are made by whoever may make the schema.
 const SINK: &str = "
-select to_regnamespace('monarch') is not null,
+select (select count(*) = 2 from pg_catalog.pg_class c
+         where c.relnamespace = to_regnamespace('monarch')::oid
+           and c.relname in ('unit', 'sealed_membership')),
        coalesce(has_schema_privilege(to_regnamespace('monarch')::oid, 'usage'), true)
          and not exists (
            select from pg_catalog.pg_class c

@@ -28,11 +28,25 @@ struct ForeignKey {
     deferrable: bool,
 }
 
-/// A trigger of a moved table that a user made and that fires.
+/// A trigger or a rule of a moved table that a user made.
 struct Trigger {
     table: TableName,
     name: String,
     on_delete: bool,
+    /// When it fires, as `pg_trigger.tgenabled` has it.
+    enabled: String,
+}
+
+impl Trigger {
+    /// Whether it fires in a session whose `session_replication_role` is `origin`.
+    fn fires_as_origin(&self) -> bool {
+        matches!(self.enabled.as_str(), "O" | "A")
+    }
+
+    /// Whether it fires in one where that is `replica`.
+    fn fires_as_replica(&self) -> bool {
+        matches!(self.enabled.as_str(), "R" | "A")
+    }
 }
 
 pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>> {
@@ -42,7 +56,8 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
         .map(|table| (&table.name, table))
         .collect();
     let keys = foreign_keys(open, graph).await?;
-    let triggers = triggers(open, graph).await?;
+    let triggers = written_by_users(open, graph, TRIGGERS).await?;
+    let rules = written_by_users(open, graph, RULES).await?;
     let place = |table: &TableName| match moved.get(table) {
         Some(table) => open.place.table(&table.store, &table.name),
         None => open.place.clone(),
@@ -53,15 +68,31 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             findings.extend(unenforced(&moved, &keys, &place));
             let from_outside = keys.iter().filter(|key| key.child.is_none());
             findings.extend(from_outside.flat_map(|key| outside(key, graph, &place)));
-            let firing = triggers.iter().filter(|trigger| trigger.on_delete);
+            let firing = triggers
+                .iter()
+                .filter(|trigger| trigger.on_delete && trigger.fires_as_origin());
             findings.extend(firing.map(|trigger| delete_trigger(trigger, &place)));
+            let ruling = rules.iter().filter(|rule| rule.on_delete);
+            findings.extend(ruling.map(|found| rule(found, &place, DELETE_RULE)));
         }
         Side::Sink => {
+            let as_replica = may_write_as_replica(open).await?;
             findings.extend(
                 keys.iter()
-                    .filter_map(|key| from_inside(key, &moved, &place)),
+                    .filter_map(|key| from_inside(key, &moved, as_replica, &place)),
             );
-            findings.extend(triggers.iter().map(|trigger| sink_trigger(trigger, &place)));
+            let firing = triggers.iter().filter(|trigger| match as_replica {
+                true => trigger.fires_as_replica(),
+                false => trigger.fires_as_origin(),
+            });
+            let firing: Vec<Finding> = firing
+                .map(|trigger| sink_trigger(trigger, &place))
+                .collect();
+            if !as_replica && (!firing.is_empty() || keys.iter().any(|key| key.child.is_some())) {
+                findings.push(writes_as_origin(open).await?);
+            }
+            findings.extend(firing);
+            findings.extend(rules.iter().map(|found| rule(found, &place, SINK_RULE)));
         }
     }
     Ok(findings)
@@ -124,16 +155,28 @@ fn foreign_key(
 
 /// Row triggers of partitions are copies of their parent's; only the parent's own are told.
 const TRIGGERS: &str = "
-select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0
+select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text
   from pg_catalog.pg_trigger t
   join moved on moved.oid = t.tgrelid
- where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled in ('O', 'A')
+ where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled <> 'D'
  order by 1, 2";
 
-async fn triggers(open: &Open<'_>, graph: &Graph) -> Result<Vec<Trigger>> {
-    let doing = "read triggers";
+/// Rules that rewrite what is written.
+const RULES: &str = "
+select distinct moved.place, r.rulename::text, r.ev_type = '4', r.ev_enabled::text
+  from pg_catalog.pg_rewrite r
+  join moved on moved.oid = r.ev_class
+ where r.ev_type in ('2', '3', '4') and r.ev_enabled <> 'D'
+ order by 1, 2";
+
+async fn written_by_users(
+    open: &Open<'_>,
+    graph: &Graph,
+    query: &'static str,
+) -> Result<Vec<Trigger>> {
+    let doing = "read triggers and rules";
     let (names, oids) = there(open, graph);
-    let sql = format!("{MOVED} {TRIGGERS}");
+    let sql = format!("{MOVED} {query}");
     let rows = open.primary.query(&sql, &[&oids]).await.doing(doing)?;
     let mut triggers = Vec::new();
     for row in rows {
@@ -145,9 +188,44 @@ async fn triggers(open: &Open<'_>, graph: &Graph) -> Result<Vec<Trigger>> {
             table,
             name: row.try_get(1).doing(doing)?,
             on_delete: row.try_get(2).doing(doing)?,
+            enabled: row.try_get(3).doing(doing)?,
         });
     }
     Ok(triggers)
+}
+
+/// Whether our role may keep triggers and foreign keys from acting on what it writes. From
+/// Postgres 15 on that can be granted.
+async fn may_write_as_replica(open: &Open<'_>) -> Result<bool> {
+    let doing = "ask whether triggers can be kept from firing";
+    let sql = if open.primary.version().0 >= 15 {
+        "select pg_catalog.has_parameter_privilege('session_replication_role', 'set')"
+    } else {
+        "select rolsuper from pg_catalog.pg_roles where rolname = current_user"
+    };
+    let row = open.primary.query_one(sql, &[]).await.doing(doing)?;
+    row.try_get(0).doing(doing)
+}
+
+async fn writes_as_origin(open: &Open<'_>) -> Result<Finding> {
+    let doing = "read our role";
+    let row = open.primary.query_one("select current_user::text", &[]);
+    let role: String = row.await.doing(doing)?.try_get(0).doing(doing)?;
+    let mend = if open.primary.version().0 >= 15 {
+        format!(
+            "grant set on parameter session_replication_role to {}",
+            quote_ident(&role)
+        )
+    } else {
+        "before Postgres 15 only a superuser may: else what fires is to be disabled".to_owned()
+    };
+    let finding = Finding::warn(
+        "writes-as-origin",
+        open.place.clone(),
+        format!("role {role} may not set session_replication_role"),
+        "Triggers and foreign keys act on moved rows, though they have acted on the source",
+    );
+    Ok(finding.mend(mend))
 }
 
 fn there(open: &Open<'_>, graph: &Graph) -> (Vec<TableName>, Vec<u32>) {
@@ -267,6 +345,7 @@ fn delete_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Fin
 fn from_inside(
     key: &ForeignKey,
     moved: &BTreeMap<&TableName, &Table>,
+    as_replica: bool,
     place: &dyn Fn(&TableName) -> Place,
 ) -> Option<Finding> {
     let child = key.child.as_ref()?;
@@ -288,7 +367,7 @@ fn from_inside(
                 quote_ident(&key.name)
             )))
         }
-        Some(parent) if store(parent) != store(child) && !key.deferrable => {
+        Some(parent) if store(parent) != store(child) && !key.deferrable && !as_replica => {
             let finding = Finding::warn(
                 "reference-crosses-stores",
                 place(child),
@@ -308,16 +387,40 @@ fn from_inside(
 }
 
 fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {
-    Finding::warn(
+    Finding::refuse(
         "sink-trigger",
         place(&trigger.table),
-        format!("trigger {} fires when rows are written", trigger.name),
+        format!("trigger {} fires when our role writes", trigger.name),
         "It fires for moved rows too, and what it writes is not what the source had",
     )
     .mend(format!(
-        "alter table {} disable trigger {}, for the time of the move",
+        "alter table {} disable trigger {}, for the time of the move; or accept the table by name",
         qualified(&trigger.table),
         quote_ident(&trigger.name)
+    ))
+}
+
+/// The code of a finding about a rule, and why it matters.
+const SINK_RULE: (&str, &str) = (
+    "sink-rule",
+    "A table with rules takes no row that may be there already, and a rule changes what is written",
+);
+const DELETE_RULE: (&str, &str) = (
+    "delete-rule",
+    "Eviction would do what the rule says, and not delete",
+);
+
+fn rule(
+    found: &Trigger,
+    place: &dyn Fn(&TableName) -> Place,
+    (code, why): (&'static str, &'static str),
+) -> Finding {
+    let what = format!("rule {} rewrites writes", found.name);
+    let finding = Finding::refuse(code, place(&found.table), what, why);
+    finding.mend(format!(
+        "drop rule {} on {}",
+        quote_ident(&found.name),
+        qualified(&found.table)
     ))
 }
 

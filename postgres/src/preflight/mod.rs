@@ -14,6 +14,7 @@ mod edges;
 mod finding;
 mod identity;
 mod open;
+mod references;
 mod rows;
 mod server;
 mod shape;
@@ -95,6 +96,7 @@ pub async fn check(job: &Job<'_>) -> Report {
     findings.extend(one_by_one.into_iter().flatten());
     findings.extend(ledger);
     findings.extend(identity::distinct(&source, &sink).await);
+    findings.extend(server::encodings(graph, &source, &sink).await);
     findings.extend(shape::check(graph, &source, &sink));
     findings.extend(rows::check(job, &source, &sink).await);
     Report::of(findings)

@@ -10,10 +10,10 @@ use monarch_model::{StoreName, chain};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::Job;
 use super::finding::{Finding, Place};
 use super::open::{Open, not_checked};
 use super::ties::Ties;
+use super::{Job, references};
 use crate::catalog::Relation;
 use crate::scope::Scope;
 use crate::spine::{self, Spine};
@@ -73,8 +73,9 @@ async fn organization(home: &Open<'_>, job: &Job<'_>, place: &Place) -> Result<P
     };
     let key = quote_ident(&column.name);
     let sql = format!(
-        "select t.{key}::text from {} as t where t.{key} = $1::text::{}",
+        "select t.{key}::text from {} as t where t.{key} {} $1::text::{}",
         qualified(&root.name),
+        column.equals,
         column.key_type
     );
     let found = home.decoder().query_opt(&sql, &[&job.org.as_str()]).await;
@@ -221,6 +222,8 @@ impl Pair<'_> {
         for columns in self.unique_columns(source, sink) {
             findings.extend(self.taken(&columns, sink, limit).await?);
         }
+        let (sides, theirs) = ((self.from, self.to), predicate(self.theirs, self.table)?);
+        findings.extend(references::check(self.table, sides, &theirs, limit).await?);
         Ok(findings)
     }
 
@@ -361,10 +364,14 @@ fn search_sql(columns: &[String], sink: &Relation) -> String {
         .iter()
         .enumerate()
         .map(|(at, column)| {
-            let key_type = sink
+            let (equals, key_type) = sink
                 .column(column)
-                .map_or("text", |column| &column.key_type);
-            format!("t.{} = k.k{}::{key_type}", quote_ident(column), at + 1)
+                .map_or(("=", "text"), |column| (&column.equals, &column.key_type));
+            format!(
+                "t.{} {equals} k.k{}::{key_type}",
+                quote_ident(column),
+                at + 1
+            )
         })
         .collect();
     format!(

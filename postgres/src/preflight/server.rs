@@ -4,7 +4,7 @@ use monarch_config::Graph;
 use tokio_postgres::Client;
 
 use super::finding::{Finding, Place};
-use super::open::{Open, Side};
+use super::open::{Open, Side, not_checked};
 use crate::{Doing, Result, Session};
 
 /// Major versions that rows can be read from.
@@ -129,6 +129,74 @@ fn wal_level(place: &Place, which: &str, found: &str) -> Finding {
         "Changes can only be decoded from a logical log",
     )
     .mend("alter system set wal_level = 'logical', then restart the server")
+}
+
+/// Whether the texts of each source database can be had by the sink database that takes them.
+pub(super) async fn encodings(
+    graph: &Graph,
+    source: &[Open<'_>],
+    sink: &[Open<'_>],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for to in sink {
+        let stores = graph.stores().filter(|store| to.holds(&store.name));
+        for store in stores {
+            let Some(from) = source.iter().find(|from| from.holds(&store.name)) else {
+                continue;
+            };
+            match (encoding(from).await, encoding(to).await) {
+                (Ok(theirs), Ok(ours)) => findings.extend(translation(&theirs, &ours, &to.place)),
+                (Err(error), _) | (_, Err(error)) => {
+                    findings.push(not_checked(&to.place, &error));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// A database's encoding, and how many bytes a character takes at most.
+struct Encoding {
+    name: String,
+    bytes_max: i32,
+}
+
+async fn encoding(open: &Open<'_>) -> Result<Encoding> {
+    let doing = "read the database's encoding";
+    let sql = "select pg_catalog.pg_encoding_to_char(encoding)::text,
+                      pg_catalog.pg_encoding_max_length(encoding)
+                 from pg_catalog.pg_database where datname = current_database()";
+    let row = open.primary.query_one(sql, &[]).await.doing(doing)?;
+    Ok(Encoding {
+        name: row.try_get(0).doing(doing)?,
+        bytes_max: row.try_get(1).doing(doing)?,
+    })
+}
+
+/// What is UTF-8 on the sink can hold every text. Of others, only those of one byte can be compared
+/// with what the source has.
+fn translation(theirs: &Encoding, ours: &Encoding, place: &Place) -> Option<Finding> {
+    const UTF8: &str = "UTF8";
+    const ANY_BYTES: &str = "SQL_ASCII";
+    let why = if theirs.name == ANY_BYTES || ours.name == ANY_BYTES {
+        "What bytes mean is not known there: texts could not be read, or come out as others"
+    } else if ours.name != UTF8 && ours.name != theirs.name {
+        "A text with a character that the sink's encoding lacks would stop the move"
+    } else if [theirs, ours]
+        .iter()
+        .any(|side| side.name != UTF8 && side.bytes_max > 1)
+    {
+        "Rows in this encoding cannot be compared"
+    } else {
+        return None;
+    };
+    let finding = Finding::refuse(
+        "encoding-differs",
+        place.clone(),
+        format!("it is in {}, and the source in {}", ours.name, theirs.name),
+        why,
+    );
+    Some(finding.mend("the sink's database made anew, with encoding 'UTF8'"))
 }
 
 /// What the server that decodes must have to spare.

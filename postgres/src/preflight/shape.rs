@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use monarch_config::{Graph, Table};
+use monarch_config::{Graph, Scope, Table};
 
 use super::finding::{Finding, Place};
 use super::open::Open;
 use crate::catalog::{
     Column, Generated, Identity, Relation, RelationKind, ReplicaIdentity, UniqueIndex,
 };
-use crate::sql::{column_list, qualified, quote_ident};
+use crate::sql::{column_list, qualified, quote_ident, quote_literal};
 
 /// Looks at every table that moves on the databases that could be reached.
 pub(super) fn check(graph: &Graph, source: &[Open<'_>], sink: &[Open<'_>]) -> Vec<Finding> {
@@ -24,7 +24,10 @@ pub(super) fn check(graph: &Graph, source: &[Open<'_>], sink: &[Open<'_>]) -> Ve
             for (open, relation) in [(from, theirs), (to, ours)] {
                 let Some(open) = open else { continue };
                 match relation {
-                    Some(relation) => findings.extend(one_side(table, relation, &place(open))),
+                    Some(relation) => {
+                        findings.extend(one_side(table, relation, &place(open)));
+                        findings.extend(scoping(graph, table, open, relation));
+                    }
                     None => findings.push(missing(&place(open))),
                 }
             }
@@ -33,6 +36,7 @@ pub(super) fn check(graph: &Graph, source: &[Open<'_>], sink: &[Open<'_>]) -> Ve
             }
             if let (Some(theirs), Some(to), Some(ours)) = (theirs, to, ours) {
                 findings.extend(columns(theirs, ours, &place(to)));
+                findings.extend(types(theirs, ours, &place(to)));
             }
         }
     }
@@ -61,6 +65,7 @@ fn one_side(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
         ));
         return findings;
     }
+    findings.extend(inheriting(relation, place));
     findings.extend(wanted_columns(table, relation, place));
     findings.extend(key(table, relation, place));
     let leaf_binds = relation
@@ -79,12 +84,119 @@ fn one_side(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
     findings
 }
 
+/// A table that merely inherits has changes under its own name, and keys of its own.
+fn inheriting(relation: &Relation, place: &Place) -> Option<Finding> {
+    let leaf = relation.leaves.iter().find(|leaf| !leaf.is_partition)?;
+    let finding = Finding::refuse(
+        "inheriting-table",
+        place.clone(),
+        format!("{} inherits from it", leaf.table),
+        "Its rows seem to be this table's, and neither its changes nor its keys are",
+    );
+    Some(finding.mend(format!(
+        "alter table {} no inherit {}",
+        qualified(&leaf.table),
+        qualified(&relation.table)
+    )))
+}
+
+/// The columns by which rows are told to be the organization's: the key of a table that scopes
+/// others, and the edge that was chosen. They are compared in the log, in memory and in SQL, which
+/// must agree on what is equal.
+fn scoping(graph: &Graph, table: &Table, open: &Open<'_>, relation: &Relation) -> Vec<Finding> {
+    let scopes_others =
+        table.is_static || table.scope == Scope::Root || graph.has_children(&table.name);
+    let key = table.primary_key.first().filter(|_| scopes_others);
+    let chosen = table.scope_edge();
+    let place = open.place.table(&table.store, &table.name);
+    let mut findings = Vec::new();
+    let edge = chosen.map(|edge| &edge.column);
+    for name in key.into_iter().chain(edge).collect::<BTreeSet<_>>() {
+        if let Some(column) = relation.column(name) {
+            findings.extend(spelling(relation, column, &place.column(name)));
+        }
+    }
+    let parent_key = chosen.and_then(|edge| {
+        let parent = graph.table(&edge.parent)?;
+        let key = parent.primary_key.first()?;
+        Some((edge, open.catalog.relation(&parent.name)?.column(key)?))
+    });
+    if let Some((edge, key)) = parent_key
+        && let Some(column) = relation.column(&edge.column)
+        && column.key_type != key.key_type
+    {
+        let finding = Finding::refuse(
+            "edge-type-differs",
+            place.column(&edge.column),
+            format!(
+                "it is {}, and the key of {} is {}",
+                column.type_name, edge.parent, key.type_name
+            ),
+            "Whose rows they are cannot be told by comparing the two",
+        );
+        findings.push(finding.mend(retype(relation, column, &key.type_name)));
+    }
+    findings
+}
+
+/// Types of which equal values are always written alike.
+const ONE_SPELLING: [&str; 3] = ["pg_catalog.int8", "pg_catalog.uuid", "pg_catalog.text"];
+
+fn spelling(relation: &Relation, column: &Column, place: &Place) -> Option<Finding> {
+    let known = ONE_SPELLING.contains(&column.key_type.as_str());
+    if known && column.is_deterministic {
+        return None;
+    }
+    let (what, to) = if known {
+        let what = "its collation takes different texts for equal";
+        (what.to_owned(), "text collate \"C\"")
+    } else if column.key_type == "pg_catalog.numeric" {
+        (format!("it is {}", column.type_name), "bigint")
+    } else {
+        (format!("it is {}", column.type_name), "text")
+    };
+    let finding = Finding::refuse(
+        "scoping-key-type",
+        place.clone(),
+        what,
+        "One key could be written in two ways, and rows be missed: what scopes rows must be an \
+         integer, a uuid or a text",
+    );
+    Some(finding.mend(retype(relation, column, to)))
+}
+
+fn retype(relation: &Relation, column: &Column, to: &str) -> String {
+    format!(
+        "alter table {} alter column {} type {to}",
+        qualified(&relation.table),
+        quote_ident(&column.name)
+    )
+}
+
 /// The manifest's own columns: key, edges and blobs.
 fn wanted_columns(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
     let edges = table.edges.iter().map(|edge| &edge.column);
     let blobs = table.blobs.iter().map(|blob| &blob.column);
     let wanted: BTreeSet<&String> = table.primary_key.iter().chain(edges).chain(blobs).collect();
-    wanted
+    let key = table.primary_key.iter().map(String::as_str);
+    let computed = key
+        .chain(table.scope.column())
+        .filter_map(|name| relation.column(name))
+        .filter(|column| column.generated != Generated::No)
+        .map(|column| {
+            Finding::refuse(
+                "key-generated",
+                place.column(&column.name),
+                "it is generated, and of the manifest's key or scope",
+                "The log has no generated values: it would not say which row was changed",
+            )
+            .mend(format!(
+                "alter table {} alter column {} drop expression",
+                qualified(&relation.table),
+                quote_ident(&column.name)
+            ))
+        });
+    let missing = wanted
         .into_iter()
         .filter(|column| relation.column(column).is_none())
         .map(|column| {
@@ -95,8 +207,8 @@ fn wanted_columns(table: &Table, relation: &Relation, place: &Place) -> Vec<Find
                 "The organization's rows cannot be told",
             )
             .mend("correct the manifest, or add the column")
-        })
-        .collect()
+        });
+    missing.chain(computed).collect()
 }
 
 /// The manifest's key must tell rows apart, at every moment and without exception.
@@ -261,9 +373,10 @@ fn columns(theirs: &Relation, ours: &Relation, place: &Place) -> Vec<Finding> {
 
 fn only_on_sink(column: &Column, place: &Place) -> Finding {
     let what = "the sink has this column, and the source has not";
-    if column.not_null && column.identity == Identity::No && column.generated == Generated::No {
-        let why = "It refuses null: unless it has a default, no row can be written";
-        return Finding::warn("column-only-on-sink", place.clone(), what, why);
+    if column.not_null && column.identity == Identity::No && !column.has_default {
+        let why = "It refuses null and has no default: no row can be written";
+        let finding = Finding::refuse("column-only-on-sink", place.clone(), what, why);
+        return finding.mend("give it a default on the sink, or add it to the source");
     }
     let why = "Moved rows get its default";
     Finding::info("column-only-on-sink", place.clone(), what, why)
@@ -290,10 +403,65 @@ fn column(from: &Column, to: &Column, place: &Place) -> Vec<Finding> {
             why,
         ));
     }
+    if to.identity == Identity::Always && from.identity != Identity::Always {
+        let what = "the sink always numbers it itself, and the source does not";
+        let why = "An update of it on the source could not be carried over";
+        let finding = Finding::refuse("column-identity-differs", place.clone(), what, why);
+        let table = place.table.as_ref().map(qualified).unwrap_or_default();
+        findings.push(finding.mend(format!(
+            "alter table {table} alter column {} set generated by default",
+            quote_ident(&to.name)
+        )));
+    }
     if to.not_null && !from.not_null {
         let what = "it may be null on the source and not here";
         let why = "A row with a null in it would stop the move";
         findings.push(Finding::warn("column-not-null", place.clone(), what, why));
+    }
+    findings
+}
+
+/// What the types of columns are made of. The place is the sink's.
+fn types(theirs: &Relation, ours: &Relation, place: &Place) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for from in &theirs.types {
+        let Some(to) = ours.types.iter().find(|to| to.name == from.name) else {
+            continue;
+        };
+        let lacking: Vec<&str> = from
+            .labels
+            .iter()
+            .filter(|label| !to.labels.contains(label))
+            .map(String::as_str)
+            .collect();
+        if !lacking.is_empty() {
+            let finding = Finding::refuse(
+                "enum-label-missing",
+                place.clone(),
+                format!("the enum {} lacks: {}", from.name, lacking.join(", ")),
+                "A row with such a value would stop the move",
+            );
+            let add: Vec<String> = lacking
+                .iter()
+                .map(|label| {
+                    let label = quote_literal(label);
+                    format!("alter type {} add value {label}", from.name)
+                })
+                .collect();
+            findings.push(finding.mend(add.join("; ")));
+        }
+        if from.made_of != to.made_of {
+            let finding = Finding::refuse(
+                "type-differs",
+                place.clone(),
+                format!(
+                    "the type {} is ({}) here and ({}) on the source",
+                    from.name, to.made_of, from.made_of
+                ),
+                "A value might not fit, or come out as another",
+            );
+            findings.push(finding.mend("make the type on the sink as it is on the source"));
+        }
     }
     findings
 }

@@ -95,8 +95,9 @@ impl Ties<'_> {
         let column = relation.column(&edge.column)?;
         if let Some(ids) = self.spine.ids(&parent.name) {
             return Some(format!(
-                "t.{} = any({}::{}[])",
+                "t.{} {} any({}::{}[])",
                 quote_ident(&edge.column),
+                column.equals,
                 array_literal(ids.iter()),
                 column.key_type
             ));
@@ -105,9 +106,11 @@ impl Ties<'_> {
             return None;
         }
         Some(format!(
-            "exists (select from {} as o where o.{} = t.{} and {})",
+            "exists (select from {} as o where o.{}{} {} t.{} and {})",
             qualified(&parent.name),
             quote_ident(parent.primary_key.first()?),
+            column.collate(),
+            column.equals,
             quote_ident(&edge.column),
             self.scope.predicate(&parent.name, "o").ok()?
         ))

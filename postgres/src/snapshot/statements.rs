@@ -26,7 +26,8 @@ pub(super) struct Statements {
 
 impl Statements {
     /// Columns are named, in the source's order, so their order may differ on the sink; computed
-    /// ones are computed anew. All others must be there on both sides.
+    /// ones are computed anew. Each must be there on the sink; what only the sink has gets its
+    /// default.
     pub(super) fn new(
         table: &TableName,
         from: &Catalog,
@@ -40,7 +41,7 @@ impl Statements {
             .copied()
             .filter(|name| !sink.contains(name))
             .collect();
-        if !missing.is_empty() || sink.len() > source.len() {
+        if !missing.is_empty() {
             let there: BTreeSet<&str> = source.iter().copied().collect();
             return Err(CopyError::ColumnsDiffer {
                 table: table.clone(),

@@ -204,7 +204,8 @@ fn overwritten(table: &Table) -> String {
 fn key_is(table: &Table, next: &mut Placeholder) -> String {
     let equal = |&at: &usize| {
         let column = &table.columns[at];
-        format!("t.{} = {}", quote_ident(&column.name), next.cast(column))
+        let name = quote_ident(&column.name);
+        format!("t.{name} {} {}", column.equals, next.cast(column))
     };
     let equal: Vec<String> = table.key.iter().map(equal).collect();
     equal.join(" and ")

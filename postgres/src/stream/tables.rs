@@ -83,6 +83,8 @@ pub(super) struct Column {
     pub(super) name: String,
     /// Its type on the sink, in full.
     pub(super) sink_type: String,
+    /// The operator by which two values of it are one key.
+    pub(super) equals: String,
     /// Whether it is of the key.
     pub(super) in_key: bool,
     /// Whether the source's log has its old value in every update and delete.
@@ -450,6 +452,7 @@ fn columns(
         Ok(Column {
             name: given.name.clone(),
             sink_type: there.type_name.clone(),
+            equals: there.equals.clone(),
             in_key: table.primary_key.contains(&given.name),
             in_identity: source.identity_covers(&given.name),
             identity_always: there.identity == Identity::Always,

@@ -135,7 +135,14 @@ async fn the_shape_of_a_table_is_looked_at_on_both_sides() {
             Sink,
             "alter table event add extra int not null default 1",
             "column-only-on-sink",
-            Warn,
+            Info,
+        ),
+        (
+            Sink,
+            "alter table event add extra int not null default 1;
+            alter table event alter extra drop default",
+            "column-only-on-sink",
+            Refuse,
         ),
         (
             Sink,
@@ -227,6 +234,76 @@ async fn keys_and_replica_identities_are_looked_at() {
     .await;
 }
 
+/// Guards promise 1: what the mover cannot treat rightly never becomes a failure in mid-stream.
+#[tokio::test]
+async fn what_cannot_be_moved_rightly_is_refused_by_name() {
+    use On::{Sink, Source};
+    use Severity::Refuse;
+    let child = "create table odd () inherits (event)";
+    each_shows(&[
+        (Source, child, "inheriting-table", Refuse),
+        (Sink, child, "inheriting-table", Refuse),
+        (
+            Source,
+            "alter table tag drop constraint tag_pkey; alter table tag drop key;
+            alter table tag add key text not null generated always as (lower(value)) stored;
+            alter table tag add primary key (event_id, key)",
+            "key-generated",
+            Refuse,
+        ),
+        (
+            Source,
+            "create type state as enum ('on', 'off'); alter table event add state state",
+            "column-missing",
+            Refuse,
+        ),
+        (
+            Sink,
+            "alter table release alter id set generated always",
+            "column-identity-differs",
+            Refuse,
+        ),
+        (
+            Source,
+            "alter table \"group\" drop constraint group_project_id_fkey;
+            alter table \"group\" alter project_id type text",
+            "edge-type-differs",
+            Refuse,
+        ),
+    ])
+    .await;
+}
+
+/// Guards promise 1: a type of one name is not always the same type.
+#[tokio::test]
+async fn types_of_one_name_are_compared() {
+    let (source, sink) = pair().await;
+    let make = |labels: &str, check: &str, attributes: &str| {
+        format!(
+            "create type state as enum ({labels});
+             create domain small as int check ({check});
+             create type pair as ({attributes});
+             alter table event add state state[], add small small, add pair pair"
+        )
+    };
+    source
+        .run(&make("'on', 'off'", "value < 10", "a int, b text"))
+        .await;
+    sink.run(&make("'on', 'dim'", "value < 9", "a int, b varchar(3)"))
+        .await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(
+        codes(&report),
+        ["enum-label-missing", "type-differs", "type-differs"]
+    );
+    let mend = found(&report, "enum-label-missing").mend.clone().unwrap();
+    assert_eq!(mend, "alter type public.state add value 'off'");
+    sink.run(&mend).await;
+    // A label more on the sink does no harm.
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(codes(&report), ["type-differs", "type-differs"]);
+}
+
 /// Another index that fits is as good as the primary key.
 #[tokio::test]
 async fn a_unique_index_serves_as_key_and_as_replica_identity() {
@@ -291,7 +368,30 @@ async fn foreign_keys_and_triggers_are_looked_at() {
             "reference-leaves-graph",
             Warn,
         ),
-        (Sink, trigger, "sink-trigger", Warn),
+        (
+            Sink,
+            &format!("{trigger}; alter table event enable always trigger told"),
+            "sink-trigger",
+            Refuse,
+        ),
+        (
+            Sink,
+            &format!("{trigger}; alter table event enable replica trigger told"),
+            "sink-trigger",
+            Refuse,
+        ),
+        (
+            Sink,
+            "create rule quiet as on insert to event do instead nothing",
+            "sink-rule",
+            Refuse,
+        ),
+        (
+            Source,
+            "create rule kept as on delete to event do instead nothing",
+            "delete-rule",
+            Refuse,
+        ),
     ])
     .await;
 }
@@ -523,10 +623,19 @@ async fn a_role_without_rights_is_told_what_to_grant() {
     let left = check_dsns(&from, &to).await;
     let codes = codes(&left);
     assert!(
-        codes.iter().all(|code| *code == "sequence-not-owned"),
+        // Before Postgres 15 the sink cannot grant it.
+        codes
+            .iter()
+            .all(|code| ["sequence-not-owned", "writes-as-origin"].contains(code)),
         "{:#?}",
         left.findings
     );
+
+    // The schema without its tables is not enough where no schema may be made.
+    let (bare, bare_dsn) = role(&sink).await;
+    sink.run(&format!("create schema monarch authorization {bare}"))
+        .await;
+    found(&check_dsns(&source.dsn, &bare_dsn).await, "no-state-schema");
 
     // A policy that binds the role hides rows from it; the owner's role is not bound.
     source
@@ -615,6 +724,14 @@ async fn rows_whose_edges_disagree_are_refused_until_they_are_accepted() {
 #[tokio::test]
 async fn a_foreign_key_between_stores_of_one_sink_is_told() {
     let (source, sink) = pair().await;
+    let (plain, plain_dsn) = role(&sink).await;
+    sink.run(&format!(
+        "grant all on all tables in schema public to {plain};
+         grant all on all sequences in schema public to {plain};
+         grant create on database {} to {plain}",
+        sink.database
+    ))
+    .await;
     let manifest = MANIFEST
         .replace("stores:\n", "stores:\n  releases:\n    type: postgres\n")
         .replace(
@@ -622,18 +739,27 @@ async fn a_foreign_key_between_stores_of_one_sink_is_told() {
             "  release:\n    store: releases",
         );
     let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
-    let text = format!(
-        "cells:
+    let run = async |to: &str| {
+        let text = format!(
+            "cells:
   from: {{databases: [{{primary_dsn: {}, stores: [default, releases]}}]}}
-  to: {{databases: [{{primary_dsn: {}, stores: [default, releases]}}]}}
+  to: {{databases: [{{primary_dsn: {to}, stores: [default, releases]}}]}}
 ledger: {{dsn: {}}}
 ",
-        source.dsn, sink.dsn, sink.dsn
-    );
-    let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
-    let report = check_fleet(&graph, &fleet, "1", Limits::default()).await;
-    let crossing = ["reference-crosses-stores", "reference-crosses-stores"];
-    assert_eq!(codes(&report), crossing);
+            source.dsn, sink.dsn
+        );
+        let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
+        check_fleet(&graph, &fleet, "1", Limits::default()).await
+    };
+    // Who may keep foreign keys from acting need not care.
+    assert_eq!(run(&sink.dsn).await.findings, []);
+    let report = run(&plain_dsn).await;
+    let crossing = report
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "reference-crosses-stores");
+    assert_eq!(crossing.count(), 2);
+    found(&report, "writes-as-origin");
 }
 
 /// What is wrong with a server is told by server.
