@@ -1,0 +1,37 @@
+//! The limits of a drain.
+
+use std::time::Duration;
+
+/// How much a drain does at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainSettings {
+    /// Messages of a shard that one transaction delivers and deletes, at most.
+    pub batch_messages: u32,
+    /// Once a batch has taken this long, what was delivered is deleted before the next message: a
+    /// crash repeats about this much work and the message under way.
+    pub batch_time: Duration,
+    /// Bytes of payload that a batch brings into memory; a single larger one is brought alone.
+    pub batch_bytes: u32,
+    /// Rows that one statement deletes, at most.
+    pub delete_rows: usize,
+    /// How long a receiver may take for one message.
+    pub receiver_timeout: Duration,
+    /// How long a flush at commit waits for a lock.
+    pub lock_timeout: Duration,
+    /// How long a scheduled drain stays in one shard before others have their turn.
+    pub visit_time: Duration,
+}
+
+impl Default for DrainSettings {
+    fn default() -> Self {
+        Self {
+            batch_messages: 100,
+            batch_time: Duration::from_millis(50),
+            batch_bytes: 4 << 20,
+            delete_rows: 1_000,
+            receiver_timeout: Duration::from_secs(300),
+            lock_timeout: Duration::from_secs(10),
+            visit_time: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The SQL of a drain, and what its rows become.
+//!
+//! Every statement walks one of two indexes, whatever the table's statistics say: a queue is empty
+//! when it is analyzed and has ten million rows an hour later. Statements are therefore planned anew
+//! each time, with scans of the whole table discouraged, and ranges are written as comparisons of
+//! rows that begin with the shard, which the primary key cannot serve.
+
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::message::Shard;
+use crate::silo::{Silo, Target};
+use crate::table::Table;
+
+/// What every transaction of a drain begins with. A handler may take longer than a role allows a
+/// transaction to idle.
+pub(crate) const SETTINGS: &str = "
+    set local enable_seqscan = off;
+    set local enable_bitmapscan = off;
+    set local enable_sort = off;
+    set local jit = off;
+    set local idle_in_transaction_session_timeout = 0;";
+
+/// A parameter and its type.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The statements of one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    /// Takes a shard that is due and puts its head on backoff. Parameters: the shard, the shard's
+    /// lock. A row: whether the lock was had; if the shard was taken, its delay in seconds.
+    pub(crate) take: String,
+    /// Locks the head. Parameters: the shard.
+    pub(crate) lock_head: String,
+    /// The same, refused rather than waited for.
+    pub(crate) lock_head_nowait: String,
+    /// The next messages of a shard. Parameters: the shard, the highest id of a head, how many rows
+    /// to look at, how many bytes of payload to bring.
+    pub(crate) choose: String,
+    /// Deletes rows by id. Parameters: the ids.
+    pub(crate) delete: String,
+    /// Puts a shard's head on backoff. Parameters: the shard, the delay in seconds.
+    pub(crate) put_off_head: String,
+    /// Puts a shard on backoff. Parameters: the shard, the delay in seconds, how many rows.
+    pub(crate) put_off_shard: String,
+    /// Undoes the head's backoff. Parameters: the shard.
+    pub(crate) make_due: String,
+    /// The next shards in the order of the index. Parameters: a shard, an id, how many.
+    pub(crate) shards: String,
+    /// Whether a shard has a message up to an id. Parameters: the shard, the id.
+    pub(crate) head_upto: String,
+    /// The highest id of a shard. Parameters: the shard.
+    pub(crate) highest: String,
+    /// The lowest and the highest id of all.
+    pub(crate) ids: String,
+}
+
+/// Twice the last delay, at least two seconds (the last counts as one at least), at most an hour.
+/// Others may have written an instant that is not finite; it says nothing of a delay.
+const NEXT_DELAY: &str = "case when isfinite(scheduled_for) and isfinite(scheduled_from) \
+     then least(2 * greatest(scheduled_for - scheduled_from, interval '1 second'), \
+                interval '1 hour') \
+     else interval '2 seconds' end";
+
+/// A schedule further away than the longest delay was written by a clock that was wrong.
+pub(crate) const DUE: &str = "(scheduled_for <= clock_timestamp() \
+                              or scheduled_for > clock_timestamp() + interval '1 hour')";
+
+/// A shard as it stands in statements: its columns, and its parameters.
+struct Keys {
+    /// `"region_name", shard_scope, shard_identifier`
+    columns: String,
+    /// `$1::text, $2::int4, $3::int8`
+    values: String,
+    /// `shard_scope = $1::int4 and …`
+    equal: String,
+    /// The number of the first parameter behind them.
+    next: usize,
+}
+
+impl Keys {
+    fn new<S: Silo>(table: &Table<S>) -> Self {
+        let columns = table.shard_columns();
+        let types = if S::TARGETED {
+            &["text", "int4", "int8"][..]
+        } else {
+            &["int4", "int8"]
+        };
+        let values: Vec<String> = types
+            .iter()
+            .enumerate()
+            .map(|(at, kind)| format!("${}::{kind}", at + 1))
+            .collect();
+        let equal = columns.iter().zip(&values);
+        let equal: Vec<String> = equal
+            .map(|(column, value)| format!("{column} = {value}"))
+            .collect();
+        Self {
+            columns: columns.join(", "),
+            values: values.join(", "),
+            equal: equal.join(" and "),
+            next: values.len() + 1,
+        }
+    }
+
+    /// The rows of the shard up to an id, in order, as an index by shard and id has them.
+    fn in_order(&self, upto: &str) -> String {
+        format!("{} order by {}, id", self.range(upto), self.columns)
+    }
+
+    /// The rows of the shard, the newest first.
+    fn backwards(&self) -> String {
+        let down = self.columns.replace(", ", " desc, ");
+        let range = self.range(&i64::MAX.to_string());
+        format!("{range} order by {down} desc, id desc")
+    }
+
+    fn range(&self, upto: &str) -> String {
+        let (columns, values, low) = (&self.columns, &self.values, i64::MIN);
+        format!(
+            "where ({columns}, id) >= ({values}, {low}) \
+             and ({columns}, id) <= ({values}, {upto})"
+        )
+    }
+}
+
+impl Statements {
+    pub(crate) fn new<S: Silo>(table: &Table<S>) -> Self {
+        let name = table.name().sql();
+        let keys = Keys::new(table);
+        let n = keys.next;
+        let all = keys.in_order(&i64::MAX.to_string());
+        let head = format!("select id from {name} {all} limit 1");
+        let delay = format!("make_interval(secs => ${n}::float8)");
+        let put_off = format!(
+            "update {name} set scheduled_from = clock_timestamp(), \
+             scheduled_for = clock_timestamp() + {delay}"
+        );
+        Self {
+            take: take(&name, &head, n),
+            lock_head: format!("{} for update", lockable(&name, &all)),
+            lock_head_nowait: format!("{} for update nowait", lockable(&name, &all)),
+            choose: choose(&name, &keys),
+            delete: format!("delete from {name} where id = any($1::int8[])"),
+            put_off_head: format!("{put_off} where id = ({head}) returning id"),
+            put_off_shard: format!(
+                "{put_off} where id = any(array(select id from {name} {all} limit ${}::int8))",
+                n + 1
+            ),
+            make_due: format!(
+                "update {name} set scheduled_for = '2016-08-01 00:00:00+00' where id = ({head})"
+            ),
+            shards: shards(&name, &keys),
+            head_upto: format!(
+                "select 1 from {name} {} limit 1",
+                keys.in_order(&format!("${n}::int8"))
+            ),
+            highest: format!("select id::int8 from {name} {} limit 1", keys.backwards()),
+            ids: format!("select min(id), max(id) from {name}"),
+        }
+    }
+}
+
+fn lockable(name: &str, all: &str) -> String {
+    format!("select extract(epoch from {NEXT_DELAY})::float8, {DUE} from {name} {all} limit 1")
+}
+
+/// The lock of the shard is asked for before its head is looked at: the condition does not depend on
+/// a row, so it is met first and once.
+fn take(name: &str, head: &str, n: usize) -> String {
+    let head = head.replacen(" where ", " where (select locked from lock) and ", 1);
+    format!(
+        "with lock as materialized (
+            select pg_try_advisory_xact_lock(${n}::int8) as locked
+        ), taken as (
+            update {name} set scheduled_from = clock_timestamp(),
+                scheduled_for = clock_timestamp() + {NEXT_DELAY}
+            where id = ({head} for update nowait) and {DUE}
+            returning extract(epoch from scheduled_for - scheduled_from)::float8 as delay_secs
+        )
+        select locked, (select delay_secs from taken) from lock"
+    )
+}
+
+/// The groups of the first rows of a shard, by their lowest id; of each all ids that can be seen now,
+/// which alone will be deleted, and the newest message.
+fn choose(name: &str, keys: &Keys) -> String {
+    let (equal, n) = (&keys.equal, keys.next);
+    let first_rows = keys.in_order(&format!("${n}::int8"));
+    let (rows, bytes) = (n + 1, n + 2);
+    format!(
+        "with head as materialized (
+            select id, category, object_identifier from {name} {first_rows} limit ${rows}::int8
+        ), chosen as (
+            select category, object_identifier, min(id) as first_id
+            from head group by category, object_identifier
+        ), message as materialized (
+            select chosen.first_id, chosen.category, chosen.object_identifier, seen.ids,
+                newest.payload::text as payload,
+                {date_added} as date_added, {scheduled_for} as scheduled_for, {oldest} as oldest
+            from chosen
+            cross join lateral (
+                select array_agg(id) as ids from (
+                    select id from {name}
+                    where {equal} and category = chosen.category
+                        and object_identifier = chosen.object_identifier
+                    order by id
+                ) as seen
+            ) as seen
+            join {name} as newest on newest.id = seen.ids[cardinality(seen.ids)]
+            join {name} as oldest on oldest.id = seen.ids[1]
+        ), measured as (
+            select *, sum(octet_length(payload)) over (
+                order by first_id rows between unbounded preceding and 1 preceding) as before
+            from message
+        )
+        select category::int4, object_identifier::int8, ids::int8[], payload, date_added,
+            scheduled_for,
+            greatest(extract(epoch from clock_timestamp() - oldest), 0)::float8 as queued_secs
+        from measured
+        where coalesce(before, 0) < ${bytes}::int8
+        order by first_id",
+        date_added = readable("newest.date_added"),
+        scheduled_for = readable("newest.scheduled_for"),
+        oldest = readable("oldest.date_added"),
+    )
+}
+
+/// An instant that we can read, whatever others wrote.
+fn readable(column: &str) -> String {
+    format!("least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-01-01 00:00:00+00')")
+}
+
+/// Skips from shard to shard, so that a shard costs one step whatever its depth.
+fn shards(name: &str, keys: &Keys) -> String {
+    let Keys {
+        columns,
+        values,
+        next,
+        ..
+    } = keys;
+    let (id, limit) = (next, next + 1);
+    let of_walk = columns
+        .split(", ")
+        .map(|column| format!("walk.{column}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    format!(
+        "with recursive walk as (
+            select * from (
+                select {columns}, id, scheduled_for, 1 as place from {name}
+                where ({columns}, id) > ({values}, ${id}::int8)
+                order by {columns}, id limit 1
+            ) as first
+            union all
+            select next.*, walk.place + 1 from walk cross join lateral (
+                select {columns}, id, scheduled_for from {name}
+                where ({columns}, id) > ({of_walk}, {max})
+                order by {columns}, id limit 1
+            ) as next
+            where walk.place < ${limit}::int4
+        )
+        select {columns}, id::int8, {DUE} as due from walk order by place",
+        max = i64::MAX
+    )
+}
+
+impl<S: Silo> Shard<S> {
+    /// The shard as the first parameters of a statement, `target` being its cell's name.
+    pub(crate) fn parameters<'a>(&'a self, target: &'a Option<&'a str>) -> Vec<Parameter<'a>> {
+        let mut parameters: Vec<Parameter<'a>> = Vec::with_capacity(6);
+        if S::TARGETED {
+            parameters.push((target, Type::TEXT));
+        }
+        parameters.push((&self.scope, Type::INT4));
+        parameters.push((&self.identifier, Type::INT8));
+        parameters
+    }
+
+    /// Its cell's name, for [`Self::parameters`].
+    pub(crate) fn target_name(&self) -> Option<&str> {
+        self.target.cell().map(|cell| cell.as_str())
+    }
+
+    /// The advisory lock that one drain of this shard holds at a time. Locking its head alone would
+    /// not do: a lower id that commits late is a head that nobody has locked. Two shards may share a
+    /// number; then they wait for each other, and no more.
+    pub(crate) fn lock(&self, table: &Table<S>) -> i64 {
+        let mut hash = Fnv::default();
+        hash.write(table.name().name().as_bytes());
+        hash.write(self.target_name().unwrap_or_default().as_bytes());
+        hash.write(&self.scope.to_be_bytes());
+        hash.write(&self.identifier.to_be_bytes());
+        i64::from_be_bytes(hash.0.to_be_bytes())
+    }
+}
+
+/// FNV-1a: processes of any version must agree on a lock's number.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        // The length in front, so that two fields do not run into each other.
+        for byte in (bytes.len() as u64).to_be_bytes().iter().chain(bytes) {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! One visit of one shard.
+//!
+//! A visit is a chain of transactions. Each takes the shard's lock, chooses the next messages, calls
+//! their receivers one after another, deletes what was delivered, and commits. Deleted is what was
+//! seen when the message was chosen, by id, so that an id that commits late is still delivered.
+//!
+//! A scheduled visit first puts the shard's head on backoff, and every head after it as it comes: if
+//! the process dies in a receiver, the shard waits, as it does after any other failure. The head
+//! decides for its shard. The rows behind it are marked as well when a message fails, so that queries
+//! see it, up to [`ROWS_PUT_OFF`]: no row is needed for the shard to wait.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::{Client, Row, Transaction};
+
+use super::statements::{Parameter, SETTINGS};
+use super::{DeliveryError, Drain, DrainError, Undelivered};
+use crate::message::{Message, Shard};
+use crate::receivers::Delivery;
+use crate::server_error::ServerError;
+use crate::silo::Silo;
+
+/// Rows of a shard that a failure marks.
+const ROWS_PUT_OFF: i64 = 10_000;
+
+/// In whose name a shard is visited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// The schedule's: if due, giving way to others, until it is empty.
+    Scheduled,
+    /// A commit's: what is there when it begins, waiting for others.
+    AtCommit,
+    /// An operator's: due or not, waiting for others, until it is empty.
+    ByHand,
+}
+
+/// How a visit ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// No message is left.
+    Empty,
+    /// What was to be delivered is; there are newer messages, or the visit took long enough.
+    Bound,
+    /// Another drain is at work in the shard.
+    Busy,
+    /// The shard is on backoff, or empty.
+    NotDue,
+    /// The drain was told to stop.
+    Stopped,
+    /// A message was not delivered.
+    Failed(Box<DeliveryError>),
+}
+
+/// What a visit did.
+#[derive(Debug)]
+pub(super) struct Visited<S: Silo> {
+    /// Messages delivered.
+    pub(super) delivered: u64,
+    /// Older messages deleted with them.
+    pub(super) coalesced: u64,
+    /// How it ended.
+    pub(super) ended: Ended,
+    /// The shards that receivers wrote to.
+    pub(super) followed: Vec<Shard<S>>,
+}
+
+/// A message as it was chosen.
+struct Chosen {
+    category: i32,
+    object: i64,
+    /// Every id that was seen, ascending; the last one is the message's.
+    ids: Vec<i64>,
+    payload: Option<String>,
+    date_added: Timestamp,
+    scheduled_for: Timestamp,
+    queued_secs: f64,
+}
+
+/// What a transaction of a visit did.
+enum Batch {
+    /// The shard's lock is another's.
+    Busy,
+    /// There was nothing to choose.
+    Nothing,
+    /// Messages were delivered.
+    Delivered {
+        /// Whether the shard has more to deliver.
+        more: bool,
+    },
+    /// One was not; those before it were.
+    Failed(Box<DeliveryError>),
+}
+
+/// A visit under way.
+struct Visit<'d, S: Silo> {
+    drain: &'d Drain<S>,
+    shard: &'d Shard<S>,
+    how: How,
+    /// The highest id that a head may have.
+    upto: i64,
+    /// The delay of the shard if it fails, where that is known before.
+    delay_secs: Option<f64>,
+    begun: Instant,
+    done: Visited<S>,
+}
+
+impl<S: Silo> Drain<S> {
+    pub(super) async fn visit(
+        &self,
+        client: &mut Client,
+        shard: &Shard<S>,
+        how: How,
+    ) -> Result<Visited<S>, DrainError> {
+        let mut visit = Visit {
+            drain: self,
+            shard,
+            how,
+            upto: i64::MAX,
+            delay_secs: None,
+            begun: Instant::now(),
+            done: Visited {
+                delivered: 0,
+                coalesced: 0,
+                ended: Ended::Empty,
+                followed: Vec::new(),
+            },
+        };
+        visit.done.ended = match how {
+            How::Scheduled => match self.take(client, shard).await? {
+                Ok(delay_secs) => {
+                    visit.delay_secs = Some(delay_secs);
+                    visit.go_on(client).await?
+                }
+                Err(ended) => ended,
+            },
+            How::AtCommit => match self.highest(client, shard).await? {
+                Some(highest) => {
+                    visit.upto = highest;
+                    visit.go_on(client).await?
+                }
+                None => Ended::Empty,
+            },
+            How::ByHand => visit.go_on(client).await?,
+        };
+        if let Ended::Failed(error) = &visit.done.ended {
+            let source = std::error::Error::source(&error.why).map(ToString::to_string);
+            tracing::error!(
+                table = %self.table.name(), category = error.category, scope = error.scope,
+                shard = error.shard, object = error.object, cell = error.cell,
+                why = %error.why, source, "outbox not delivered"
+            );
+        }
+        Ok(visit.done)
+    }
+
+    /// The highest id of a shard.
+    pub(super) async fn highest(
+        &self,
+        client: &Client,
+        shard: &Shard<S>,
+    ) -> Result<Option<i64>, DrainError> {
+        let target = shard.target_name();
+        let parameters = shard.parameters(&target);
+        let asked = client
+            .query_typed(&self.statements.highest, &parameters)
+            .await;
+        let rows = asked.map_err(self.server("look into a shard of"))?;
+        Ok(rows.first().and_then(|row| row.get(0)))
+    }
+
+    /// Puts the head of a shard that is due on backoff; the delay, in seconds.
+    async fn take(
+        &self,
+        client: &Client,
+        shard: &Shard<S>,
+    ) -> Result<Result<f64, Ended>, DrainError> {
+        let target = shard.target_name();
+        let lock = shard.lock(&self.table);
+        let mut parameters = shard.parameters(&target);
+        parameters.push((&lock, Type::INT8));
+        match client.query_typed(&self.statements.take, &parameters).await {
+            Ok(rows) => Ok(match rows.first().map(|row| (row.get(0), row.get(1))) {
+                Some((true, Some(delay_secs))) => Ok(delay_secs),
+                Some((false, _)) => Err(Ended::Busy),
+                Some((true, None)) | None => Err(Ended::NotDue),
+            }),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                Ok(Err(Ended::Busy))
+            }
+            Err(error) => Err(self.server("take a shard of")(error)),
+        }
+    }
+}
+
+impl<S: Silo> Visit<'_, S> {
+    async fn go_on(&mut self, client: &mut Client) -> Result<Ended, DrainError> {
+        loop {
+            match self.batch(client).await? {
+                Batch::Busy => return Ok(Ended::Busy),
+                Batch::Nothing => return Ok(Ended::Empty),
+                Batch::Failed(error) => return Ok(Ended::Failed(error)),
+                Batch::Delivered { more: false } => {
+                    return Ok(match self.how {
+                        How::AtCommit => Ended::Bound,
+                        How::Scheduled | How::ByHand => Ended::Empty,
+                    });
+                }
+                Batch::Delivered { more: true } => {
+                    if let Some(ended) = self.enough() {
+                        self.make_due(client).await?;
+                        return Ok(ended);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether to end here, though there is more to deliver.
+    fn enough(&self) -> Option<Ended> {
+        if self.drain.stop.is_cancelled() {
+            return Some(Ended::Stopped);
+        }
+        let long = self.begun.elapsed() >= self.drain.settings.visit_time;
+        (self.how == How::Scheduled && long).then_some(Ended::Bound)
+    }
+
+    /// What is left of a shard that did not fail is due.
+    async fn make_due(&self, client: &Client) -> Result<(), DrainError> {
+        if self.how != How::Scheduled {
+            return Ok(());
+        }
+        let target = self.shard.target_name();
+        let parameters = self.shard.parameters(&target);
+        let statement = &self.drain.statements.make_due;
+        let made = client.execute_typed(statement, &parameters).await;
+        made.map_err(self.drain.server("give back a shard of"))?;
+        Ok(())
+    }
+
+    async fn batch(&mut self, client: &mut Client) -> Result<Batch, DrainError> {
+        let failed = self.drain.server("deliver a shard of");
+        let transaction = client.transaction().await.map_err(&failed)?;
+        let rows = match self.choose(&transaction).await {
+            Ok(Some(rows)) => rows,
+            Ok(None) => return Ok(Batch::Busy),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+                return self.not_locked();
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if rows.is_empty() {
+            return Ok(Batch::Nothing);
+        }
+        let mut delivered = Vec::new();
+        let mut failure = None;
+        let begun = Instant::now();
+        for row in &rows {
+            let chosen = Chosen::read(row).map_err(&failed)?;
+            let late = begun.elapsed() >= self.drain.settings.batch_time;
+            if !delivered.is_empty() && (late || self.drain.stop.is_cancelled()) {
+                break;
+            }
+            match self.deliver(&transaction, &chosen).await? {
+                Ok(()) => delivered.push(chosen),
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        self.delete(&transaction, &delivered)
+            .await
+            .map_err(&failed)?;
+        let more = self
+            .put_off(&transaction, failure.is_some())
+            .await
+            .map_err(&failed)?;
+        transaction.commit().await.map_err(&failed)?;
+        self.count(&delivered);
+        Ok(match failure {
+            Some(error) => Batch::Failed(Box::new(error)),
+            None => Batch::Delivered { more },
+        })
+    }
+
+    fn not_locked(&self) -> Result<Batch, DrainError> {
+        if self.how == How::Scheduled {
+            return Ok(Batch::Busy);
+        }
+        Err(DrainError::Locked {
+            table: self.drain.table.name().clone(),
+            scope: self.drain.registry.scope_label(self.shard.scope),
+            shard: self.shard.identifier,
+        })
+    }
+
+    /// Takes the shard's locks and chooses messages, all sent at once: each statement sees what was
+    /// committed before it began, so the choice is made after the lock was had. Nothing where the
+    /// lock is another's.
+    async fn choose(
+        &mut self,
+        transaction: &Transaction<'_>,
+    ) -> Result<Option<Vec<Row>>, tokio_postgres::Error> {
+        let (settings, statements) = (&self.drain.settings, &self.drain.statements);
+        let waits = self.how != How::Scheduled;
+        let (lock, head) = if waits {
+            let waited = "select pg_advisory_xact_lock($1) is not null";
+            (waited, &statements.lock_head)
+        } else {
+            let tried = "select pg_try_advisory_xact_lock($1)";
+            (tried, &statements.lock_head_nowait)
+        };
+        let timeout_ms = settings.lock_timeout.as_millis();
+        let set = format!("{SETTINGS} set local lock_timeout = {timeout_ms};");
+        let number = self.shard.lock(&self.drain.table);
+        let number: [Parameter<'_>; 1] = [(&number, Type::INT8)];
+        let target = self.shard.target_name();
+        let shard = self.shard.parameters(&target);
+        let rows = i64::from(settings.batch_messages.max(1));
+        let bytes = i64::from(settings.batch_bytes.max(1));
+        let mut choice = self.shard.parameters(&target);
+        choice.push((&self.upto, Type::INT8));
+        choice.push((&rows, Type::INT8));
+        choice.push((&bytes, Type::INT8));
+        let (_, locked, head, chosen) = tokio::try_join!(
+            transaction.batch_execute(&set),
+            transaction.query_typed(lock, &number),
+            transaction.query_typed(head, &shard),
+            transaction.query_typed(&statements.choose, &choice),
+        )?;
+        if !locked.first().is_some_and(|row| row.get(0)) {
+            return Ok(None);
+        }
+        if let (true, Some(head)) = (waits, head.first()) {
+            // A shard that is on backoff already is not put off further by a commit.
+            let due: bool = head.get(1);
+            self.delay_secs = due.then(|| head.get(0));
+        }
+        Ok(Some(chosen))
+    }
+
+    /// Calls the receiver of a message, and keeps or undoes what it did in the transaction.
+    async fn deliver(
+        &mut self,
+        transaction: &Transaction<'_>,
+        chosen: &Chosen,
+    ) -> Result<Result<(), DeliveryError>, DrainError> {
+        let message = match self.message(chosen) {
+            Ok(message) => message,
+            Err(why) => return Ok(Err(self.undelivered(chosen, why))),
+        };
+        let Some(receiver) = self.drain.receivers.of(chosen.category) else {
+            return Ok(Err(self.undelivered(chosen, Undelivered::NoReceiver)));
+        };
+        let after = self.drain.settings.receiver_timeout;
+        let delivery = Delivery::new(&message, transaction, &self.drain.table);
+        let begun = Instant::now();
+        let receiving = AssertUnwindSafe(receiver.receive(&delivery)).catch_unwind();
+        let result = match tokio::time::timeout(after, receiving).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(Undelivered::Receiver(error)),
+            Ok(Err(_)) => Err(Undelivered::Panic),
+            Err(_) => Err(Undelivered::Timeout { after }),
+        };
+        let category = message.category.name;
+        metrics::histogram!("outbox.send_signal.duration", "category" => category)
+            .record(begun.elapsed());
+        let followed = delivery.settle(result.is_ok()).await;
+        let followed = followed.map_err(|source| DrainError::Server {
+            doing: "settle a receiver's work of",
+            table: self.drain.table.name().clone(),
+            source,
+        })?;
+        if result.is_ok() {
+            metrics::counter!("outbox.processed", "category" => category).increment(1);
+            metrics::histogram!("outbox.coalesced_net_processing_time", "category" => category)
+                .record(begun.elapsed());
+            metrics::histogram!("outbox.coalesced_net_queue_time", "category" => category)
+                .record(chosen.queued_secs);
+            metrics::histogram!("outbox.processing_lag", "category" => category)
+                .record(chosen.queued_secs);
+        }
+        let result = result.map_err(|why| self.undelivered(chosen, why));
+        self.done.followed.extend(followed);
+        Ok(result)
+    }
+
+    fn message(&self, chosen: &Chosen) -> Result<Message<S>, Undelivered> {
+        let registry = &self.drain.registry;
+        let category = registry.category(chosen.category);
+        let category = category.ok_or(Undelivered::UnknownCategory)?;
+        if category.scope.number != self.shard.scope {
+            return Err(Undelivered::WrongScope {
+                expected: category.scope.to_string(),
+            });
+        }
+        let payload = chosen.payload.as_deref().map(|text| {
+            serde_json::from_str(text).map_err(|error| Undelivered::NotJson {
+                bytes: text.len(),
+                line: error.line(),
+                column: error.column(),
+            })
+        });
+        Ok(Message {
+            id: chosen.ids.last().copied().unwrap_or_default(),
+            category,
+            shard: self.shard.clone(),
+            object_identifier: chosen.object,
+            payload: payload.transpose()?,
+            date_added: chosen.date_added,
+            scheduled_for: chosen.scheduled_for,
+            coalesced: chosen.ids.len() as u64 - 1,
+        })
+    }
+
+    fn undelivered(&self, chosen: &Chosen, why: Undelivered) -> DeliveryError {
+        let registry = &self.drain.registry;
+        DeliveryError {
+            category: registry.category_label(chosen.category),
+            scope: registry.scope_label(self.shard.scope),
+            shard: self.shard.identifier,
+            object: chosen.object,
+            cell: self.shard.target_name().map(str::to_owned),
+            why,
+        }
+    }
+
+    /// Deletes what was delivered: the older messages of each in batches, the newest ones last.
+    async fn delete(
+        &self,
+        transaction: &Transaction<'_>,
+        delivered: &[Chosen],
+    ) -> Result<(), tokio_postgres::Error> {
+        let older: Vec<i64> = delivered
+            .iter()
+            .filter_map(|chosen| chosen.ids.split_last())
+            .flat_map(|(_, older)| older.iter().copied())
+            .collect();
+        let newest = delivered.iter().filter_map(|chosen| chosen.ids.last());
+        let newest: Vec<i64> = newest.copied().collect();
+        let size = self.drain.settings.delete_rows.max(1);
+        for ids in older.chunks(size).chain(newest.chunks(size)) {
+            let delete = &self.drain.statements.delete;
+            transaction
+                .execute_typed(delete, &[(&ids, Type::INT8_ARRAY)])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// After a failure the shard is put off; else the next head is, while the visit goes on. Whether
+    /// there is a next head.
+    async fn put_off(
+        &self,
+        transaction: &Transaction<'_>,
+        failed: bool,
+    ) -> Result<bool, tokio_postgres::Error> {
+        let statements = &self.drain.statements;
+        let target = self.shard.target_name();
+        let mut parameters: Vec<Parameter<'_>> = self.shard.parameters(&target);
+        let Some(delay_secs) = self.delay_secs else {
+            // On backoff already, and visited all the same.
+            return self.has_more(transaction, &parameters).await;
+        };
+        if !failed && self.how != How::Scheduled {
+            return self.has_more(transaction, &parameters).await;
+        }
+        parameters.push((&delay_secs, Type::FLOAT8));
+        if failed {
+            parameters.push((&ROWS_PUT_OFF, Type::INT8));
+            let put_off = &statements.put_off_shard;
+            transaction.execute_typed(put_off, &parameters).await?;
+            return Ok(true);
+        }
+        let put_off = &statements.put_off_head;
+        let next = transaction.query_typed(put_off, &parameters).await?;
+        Ok(!next.is_empty())
+    }
+
+    async fn has_more(
+        &self,
+        transaction: &Transaction<'_>,
+        shard: &[Parameter<'_>],
+    ) -> Result<bool, tokio_postgres::Error> {
+        let mut parameters = shard.to_vec();
+        parameters.push((&self.upto, Type::INT8));
+        let next = &self.drain.statements.head_upto;
+        let next = transaction.query_typed(next, &parameters).await?;
+        Ok(!next.is_empty())
+    }
+
+    fn count(&mut self, delivered: &[Chosen]) {
+        self.done.delivered += delivered.len() as u64;
+        let older = delivered.iter().map(|chosen| chosen.ids.len() as u64 - 1);
+        self.done.coalesced += older.sum::<u64>();
+    }
+}
+
+impl Chosen {
+    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        fn column<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, tokio_postgres::Error> {
+            row.try_get(at)
+        }
+        Ok(Self {
+            category: column(row, 0)?,
+            object: column(row, 1)?,
+            ids: column(row, 2)?,
+            payload: column(row, 3)?,
+            date_added: column(row, 4)?,
+            scheduled_for: column(row, 5)?,
+            queued_secs: column(row, 6)?,
+        })
+    }
+}
+
+impl From<ServerError> for Undelivered {
+    fn from(error: ServerError) -> Self {
+        Self::Receiver(Box::new(error))
+    }
+}

@@ -1,0 +1,282 @@
+//! Which shards are due, and the tour of them.
+
+use std::collections::BTreeSet;
+
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
+
+use super::statements::SETTINGS;
+use super::visit::{Ended, How, Visited};
+use super::{DeliveryError, Drain, DrainError, Undelivered};
+use crate::message::Shard;
+use crate::silo::{Silo, Target};
+
+/// Shards that one query looks at.
+const SHARDS_AT_ONCE: i32 = 500;
+
+/// Errors that a report carries; more are counted.
+const ERRORS_KEPT: usize = 20;
+
+/// A range of ids, both ends included. A shard belongs to the partition in which its head lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Partition {
+    /// The lowest id.
+    pub low: i64,
+    /// The highest id.
+    pub high: i64,
+}
+
+impl Partition {
+    /// Every id.
+    pub const ALL: Self = Self {
+        low: i64::MIN,
+        high: i64::MAX,
+    };
+
+    /// Cuts a range of ids into so many parts. The outer ones are open, so that a row that is
+    /// written meanwhile is in one of them.
+    #[must_use]
+    pub fn cut(lowest: i64, highest: i64, parts: u32) -> Vec<Self> {
+        let parts = i128::from(parts.max(1));
+        let (first, last) = (i128::from(lowest), i128::from(highest));
+        let width = (last - first + 1).max(1);
+        let edge = |n: i128| i64::try_from(first + width * n / parts).unwrap_or(i64::MAX);
+        (0..parts)
+            .map(|n| Self {
+                low: if n == 0 { i64::MIN } else { edge(n) },
+                high: if n == parts - 1 {
+                    i64::MAX
+                } else {
+                    edge(n + 1).saturating_sub(1)
+                },
+            })
+            .filter(|part| part.low <= part.high)
+            .collect()
+    }
+}
+
+/// What a drain did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Shards in which it was at work.
+    pub shards: u64,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Older messages deleted with them.
+    pub coalesced: u64,
+    /// Shards in which another drain was at work.
+    pub busy: u64,
+    /// Shards that are switched off.
+    pub skipped: u64,
+    /// Messages that could not be delivered, each at the head of its shard.
+    pub failed: u64,
+    /// Why, of the first of them.
+    pub errors: Vec<DeliveryError>,
+}
+
+impl Report {
+    /// Adds a visit; returns the shards that its receivers wrote to.
+    pub(super) fn add<S: Silo>(&mut self, visited: Visited<S>) -> Vec<Shard<S>> {
+        self.delivered += visited.delivered;
+        self.coalesced += visited.coalesced;
+        match visited.ended {
+            Ended::Busy => self.busy += 1,
+            Ended::NotDue => {}
+            Ended::Empty | Ended::Bound | Ended::Stopped => self.shards += 1,
+            Ended::Failed(error) => {
+                self.shards += 1;
+                self.fail(*error);
+            }
+        }
+        visited.followed
+    }
+
+    fn fail(&mut self, error: DeliveryError) {
+        self.failed += 1;
+        if self.errors.len() < ERRORS_KEPT {
+            self.errors.push(error);
+        }
+    }
+
+    /// Adds another report.
+    pub fn merge(&mut self, other: Self) {
+        self.shards += other.shards;
+        self.delivered += other.delivered;
+        self.coalesced += other.coalesced;
+        self.busy += other.busy;
+        self.skipped += other.skipped;
+        self.failed += other.failed;
+        let room = ERRORS_KEPT.saturating_sub(self.errors.len());
+        self.errors.extend(other.errors.into_iter().take(room));
+    }
+}
+
+/// A shard as the walk meets it.
+struct Found<S: Silo> {
+    shard: Shard<S>,
+    head: i64,
+    due: bool,
+}
+
+/// Where the walk stands: behind every message of this shard.
+struct Cursor {
+    target: Option<String>,
+    scope: i32,
+    identifier: i64,
+    id: i64,
+}
+
+impl<S: Silo> Drain<S> {
+    /// The ids in the table, cut into so many partitions; none where it is empty.
+    ///
+    /// # Errors
+    ///
+    /// When the server fails.
+    pub async fn partitions(
+        &self,
+        client: &Client,
+        parts: u32,
+    ) -> Result<Vec<Partition>, DrainError> {
+        let row = client.query_typed(&self.statements.ids, &[]).await;
+        let rows = row.map_err(self.server("read the ids of"))?;
+        let ids: Option<(Option<i64>, Option<i64>)> =
+            rows.first().map(|row| (row.get(0), row.get(1)));
+        Ok(match ids {
+            Some((Some(lowest), Some(highest))) => Partition::cut(lowest, highest, parts),
+            _ => Vec::new(),
+        })
+    }
+
+    /// Delivers every shard of a partition that is due, giving way to drains that are at work.
+    ///
+    /// # Errors
+    ///
+    /// When the server fails. A message that cannot be delivered is in the report, and logged.
+    pub async fn partition(
+        &self,
+        client: &mut Client,
+        partition: Partition,
+    ) -> Result<Report, DrainError> {
+        let mut report = Report::default();
+        let mut cursor = Cursor {
+            target: S::TARGETED.then(String::new),
+            scope: i32::MIN,
+            identifier: i64::MIN,
+            id: i64::MIN,
+        };
+        while !self.stop.is_cancelled() {
+            let skipped = self.skipped(client).await?;
+            let (found, next) = self.page(client, &cursor, partition, &mut report).await?;
+            for found in found {
+                self.visit_found(client, found, &skipped, &mut report)
+                    .await?;
+            }
+            match next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        Ok(report)
+    }
+
+    async fn visit_found(
+        &self,
+        client: &mut Client,
+        found: Found<S>,
+        skipped: &BTreeSet<(i32, i64)>,
+        report: &mut Report,
+    ) -> Result<(), DrainError> {
+        if skipped.contains(&(found.shard.scope, found.shard.identifier)) {
+            report.skipped += 1;
+        } else if found.due && !self.stop.is_cancelled() {
+            let visited = self.visit(client, &found.shard, How::Scheduled).await?;
+            // A shard that a receiver wrote to is due, and met by this walk or the next.
+            report.add(visited);
+        }
+        Ok(())
+    }
+
+    /// The next shards of a partition by earliest id, and where to go on.
+    async fn page(
+        &self,
+        client: &mut Client,
+        cursor: &Cursor,
+        partition: Partition,
+        report: &mut Report,
+    ) -> Result<(Vec<Found<S>>, Option<Cursor>), DrainError> {
+        let rows = self.page_rows(client, cursor).await?;
+        let mut found = Vec::new();
+        let mut next = None;
+        for row in &rows {
+            let (place, head, due) = place_of::<S>(row);
+            let inside = (partition.low..=partition.high).contains(&head);
+            match S::Target::from_row(place.target.clone()) {
+                Some(target) if inside => found.push(Found {
+                    shard: Shard {
+                        target,
+                        scope: place.scope,
+                        identifier: place.identifier,
+                    },
+                    head,
+                    due,
+                }),
+                None if inside => report.fail(self.no_cell(&place)),
+                _ => {}
+            }
+            next = Some(place);
+        }
+        found.sort_by_key(|found| found.head);
+        let more = rows.len() as i64 >= i64::from(SHARDS_AT_ONCE);
+        Ok((found, next.filter(|_| more)))
+    }
+
+    async fn page_rows(
+        &self,
+        client: &mut Client,
+        cursor: &Cursor,
+    ) -> Result<Vec<Row>, DrainError> {
+        let failed = self.server("look for due shards in");
+        let transaction = client.transaction().await.map_err(&failed)?;
+        let mut parameters: Vec<super::statements::Parameter<'_>> = Vec::new();
+        if S::TARGETED {
+            parameters.push((&cursor.target, Type::TEXT));
+        }
+        parameters.push((&cursor.scope, Type::INT4));
+        parameters.push((&cursor.identifier, Type::INT8));
+        parameters.push((&cursor.id, Type::INT8));
+        parameters.push((&SHARDS_AT_ONCE, Type::INT4));
+        let (_, rows) = tokio::try_join!(
+            transaction.batch_execute(SETTINGS),
+            transaction.query_typed(&self.statements.shards, &parameters),
+        )
+        .map_err(&failed)?;
+        transaction.commit().await.map_err(&failed)?;
+        Ok(rows)
+    }
+
+    fn no_cell(&self, place: &Cursor) -> DeliveryError {
+        let error = DeliveryError {
+            category: "unread".to_owned(),
+            scope: self.registry.scope_label(place.scope),
+            shard: place.identifier,
+            object: 0,
+            cell: None,
+            why: Undelivered::NoCell,
+        };
+        tracing::error!(table = %self.table.name(), %error, "outbox not delivered");
+        error
+    }
+}
+
+/// Where a row of the walk stands, its head's id, and whether it is due.
+fn place_of<S: Silo>(row: &Row) -> (Cursor, i64, bool) {
+    let n = usize::from(S::TARGETED);
+    let place = Cursor {
+        target: if S::TARGETED { row.get(0) } else { None },
+        scope: row.get(n),
+        identifier: row.get(n + 1),
+        // Behind all of its messages.
+        id: i64::MAX,
+    };
+    (place, row.get(n + 2), row.get(n + 3))
+}
