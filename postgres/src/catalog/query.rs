@@ -179,6 +179,7 @@ pub(super) async fn columns<C: GenericClient + Sync>(
     let rows = client
         .query(
             "select a.attrelid, a.attname, a.attnum, a.attnotnull, a.attcollation, a.atttypid,
+                    a.atttypmod,
                     pg_catalog.format_type(a.atttypid, a.atttypmod) as type_name,
                     a.attgenerated::text as generated, a.attidentity::text as identity,
                     a.atthasdef, coalesce((select l.collisdeterministic
@@ -236,6 +237,7 @@ fn column(row: &Row) -> Read<Column> {
         name: row.try_get("attname")?,
         type_name: row.try_get("type_name")?,
         type_oid: row.try_get("atttypid")?,
+        type_modifier: row.try_get("atttypmod")?,
         key_type: row.try_get("key_type")?,
         equals: row.try_get("equals")?,
         collation_oid: row.try_get("attcollation")?,

@@ -57,6 +57,8 @@ pub struct Column {
     pub type_name: String,
     /// Its type.
     pub type_oid: u32,
+    /// Its modifier, such as a length or a scale, as the catalog keeps it; -1 if it has none.
+    pub type_modifier: i32,
     /// The type, quoted and without modifier, that a key of this column is compared as: domains
     /// as what they are domains over, all integers as `bigint`, all strings as `text`. So a key
     /// that another table printed can always be cast, and a modifier never cuts it short.

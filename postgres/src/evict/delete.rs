@@ -31,8 +31,11 @@ const ATTEMPTS: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of each transaction, whatever the role's defaults. The lock timeout keeps us from
-/// holding up the owner's DDL, and everything behind it, for longer than that.
+/// holding up the owner's DDL, and everything behind it, for longer than that. Foreign keys are on,
+/// also where a role has them off; only then is a right needed to say so.
 const LIMITS: &str = "
+select pg_catalog.set_config('session_replication_role', 'origin', true)
+ where pg_catalog.current_setting('session_replication_role') <> 'origin';
 set local lock_timeout = '5s';
 set local statement_timeout = '10min';
 set local idle_in_transaction_session_timeout = '5min';

@@ -34,6 +34,7 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             findings.extend(ownership(&access, &role, &place));
         }
     }
+    findings.extend(foreign_keys_off(open, &role).await?);
     match open.side {
         Side::Source => findings.extend(source(open, &role).await?),
         Side::Sink => findings.extend(sink(open, &role).await?),
@@ -142,6 +143,28 @@ fn ownership(access: &TableAccess, role: &str, place: &Place) -> Option<Finding>
         quote_ident(owner),
         quote_ident(role)
     )))
+}
+
+/// Rows are deleted with foreign keys on, whatever is the role's default.
+async fn foreign_keys_off(open: &Open<'_>, role: &str) -> Result<Option<Finding>> {
+    let doing = "read the role's session_replication_role";
+    let sql = "select current_setting('session_replication_role') <> 'origin'";
+    let row = open.primary.query_one(sql, &[]).await.doing(doing)?;
+    let off: bool = row.try_get(0).doing(doing)?;
+    if !off || open.may_set_replication_role().await? {
+        return Ok(None);
+    }
+    let finding = Finding::refuse(
+        "foreign-keys-off",
+        open.place.clone(),
+        format!("session_replication_role of role {role} is not origin, and it may not set it"),
+        "Rows would be deleted with foreign keys off, and leave orphans behind",
+    );
+    let mend = format!(
+        "alter role {} reset session_replication_role",
+        quote_ident(role)
+    );
+    Ok(Some(finding.mend(mend)))
 }
 
 const SOURCE: &str = "

@@ -76,7 +76,7 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             findings.extend(ruling.map(|found| rule(found, &place, DELETE_RULE)));
         }
         Side::Sink => {
-            let as_replica = may_write_as_replica(open).await?;
+            let as_replica = open.may_set_replication_role().await?;
             findings.extend(
                 keys.iter()
                     .filter_map(|key| from_inside(key, &moved, as_replica, &place)),
@@ -192,19 +192,6 @@ async fn written_by_users(
         });
     }
     Ok(triggers)
-}
-
-/// Whether our role may keep triggers and foreign keys from acting on what it writes. From
-/// Postgres 15 on that can be granted.
-async fn may_write_as_replica(open: &Open<'_>) -> Result<bool> {
-    let doing = "ask whether triggers can be kept from firing";
-    let sql = if open.primary.version().0 >= 15 {
-        "select pg_catalog.has_parameter_privilege('session_replication_role', 'set')"
-    } else {
-        "select rolsuper from pg_catalog.pg_roles where rolname = current_user"
-    };
-    let row = open.primary.query_one(sql, &[]).await.doing(doing)?;
-    row.try_get(0).doing(doing)
 }
 
 async fn writes_as_origin(open: &Open<'_>) -> Result<Finding> {
@@ -394,7 +381,7 @@ fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Findi
         "It fires for moved rows too, and what it writes is not what the source had",
     )
     .mend(format!(
-        "alter table {} disable trigger {}, for the time of the move; or accept the table by name",
+        "alter table {} disable trigger {}, for the time of the move",
         qualified(&trigger.table),
         quote_ident(&trigger.name)
     ))

@@ -6,7 +6,7 @@ use monarch_model::{CellName, StoreName, chain};
 use super::finding::{Finding, Place};
 use super::identity;
 use crate::catalog::{self, Catalog};
-use crate::{ConnectOptions, Result, Session, SessionPurpose};
+use crate::{ConnectOptions, Doing, Result, Session, SessionPurpose};
 
 /// What preflight's sessions call themselves.
 const APPLICATION: &str = "monarch_preflight";
@@ -46,6 +46,19 @@ impl Open<'_> {
         let stores = self.database.stores.iter();
         let units = stores.filter(|store| !graph.walk(store).is_empty()).count();
         i64::try_from(units).unwrap_or(i64::MAX)
+    }
+
+    /// Whether our role may keep triggers and foreign keys from acting on what it writes. From
+    /// Postgres 15 on that can be granted.
+    pub(super) async fn may_set_replication_role(&self) -> Result<bool> {
+        let doing = "ask whether triggers can be kept from firing";
+        let sql = if self.primary.version().0 >= 15 {
+            "select pg_catalog.has_parameter_privilege('session_replication_role', 'set')"
+        } else {
+            "select rolsuper from pg_catalog.pg_roles where rolname = current_user"
+        };
+        let row = self.primary.query_one(sql, &[]).await.doing(doing)?;
+        row.try_get(0).doing(doing)
     }
 
     pub(super) fn holds(&self, store: &StoreName) -> bool {

@@ -84,7 +84,7 @@ pub(super) fn read_bound(
                 name,
                 identity: letter(replica_identity),
                 columns: columns
-                    .map(|column| (column.name, column.type_oid))
+                    .map(|column| (column.name, (column.type_oid, column.type_modifier)))
                     .collect(),
             };
             tables.check(&announced)?;

@@ -62,8 +62,12 @@ pub(super) struct Table {
     /// The type that its scope column is compared as.
     pub(super) tie_type: String,
     identity: char,
-    type_oids: Vec<u32>,
+    source_types: Vec<SourceType>,
 }
+
+/// A type of the source, and its modifier: a column that was merely widened keeps the type, and its
+/// values would be cut short on the sink.
+type SourceType = (u32, i32);
 
 /// What a table is to the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,9 +154,9 @@ impl Table {
             return Err(self.changed("its replica identity"));
         }
         let mut announced = announced.columns.iter();
-        for (column, type_oid) in self.columns.iter().zip(&self.type_oids) {
+        for (column, source_type) in self.columns.iter().zip(&self.source_types) {
             match announced.next() {
-                Some((name, oid)) if *name == column.name && oid == type_oid => {}
+                Some((name, of)) if *name == column.name && of == source_type => {}
                 _ => return Err(self.changed(format!("column {}", column.name))),
             }
         }
@@ -168,11 +172,11 @@ impl Table {
         if announced.identity != identity {
             return Err(self.changed(format!("the replica identity of {leaf}")));
         }
-        let mut columns = self.columns.iter().zip(&self.type_oids);
-        let lacks = |(column, type_oid): &(&Column, &u32)| {
+        let mut columns = self.columns.iter().zip(&self.source_types);
+        let lacks = |(column, source_type): &(&Column, &SourceType)| {
             !announced
                 .columns
-                .contains(&(column.name.as_str(), **type_oid))
+                .contains(&(column.name.as_str(), **source_type))
         };
         match columns.find(lacks) {
             Some((column, _)) => Err(self.changed(format!("column {} of {leaf}", column.name))),
@@ -198,8 +202,8 @@ pub(super) struct Announced<'a> {
     pub(super) name: &'a str,
     /// Its replica identity as the catalog writes it.
     pub(super) identity: char,
-    /// Names and types of its columns.
-    pub(super) columns: Vec<(&'a str, u32)>,
+    /// Names of its columns, with their types.
+    pub(super) columns: Vec<(&'a str, SourceType)>,
 }
 
 impl Tables {
@@ -336,7 +340,10 @@ impl Builder<'_> {
             tie_type: term.column().key_type.clone(),
             children: self.children(table),
             identity: identity_letter(&source.replica_identity),
-            type_oids: source.given_columns().map(|c| c.type_oid).collect(),
+            source_types: source
+                .given_columns()
+                .map(|column| (column.type_oid, column.type_modifier))
+                .collect(),
             name: table.name.clone(),
             columns,
             tie,
@@ -449,6 +456,14 @@ fn columns(
                 let detail = format!("the sink has no column {}", given.name);
                 Finding::with(&table.name, Reason::SchemaChanged, detail)
             })?;
+        // A cast to a narrower type would cut a value short and say nothing.
+        if there.type_name != given.type_name {
+            let detail = format!(
+                "column {} is {} on the sink and {} on the source",
+                given.name, there.type_name, given.type_name
+            );
+            return Err(Finding::with(&table.name, Reason::SchemaChanged, detail).into());
+        }
         Ok(Column {
             name: given.name.clone(),
             sink_type: there.type_name.clone(),

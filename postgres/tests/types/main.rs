@@ -4,6 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod keys;
+mod schema;
+mod secrets;
+mod sessions;
 mod shapes;
 mod values;
+mod versions;
 mod world;

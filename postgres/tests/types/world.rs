@@ -314,7 +314,7 @@ impl Move {
         }
         match self.settle(&mut mover).await {
             Err(error) => error,
-            Ok(()) => panic!("the mover goes on"),
+            Ok(()) => panic!("the mover goes on after {sql:?}"),
         }
     }
 
@@ -382,6 +382,13 @@ impl Move {
 
     /// Takes the machinery down and deletes the organization from the source; how many rows.
     pub(crate) async fn evict(&self) -> u64 {
+        let deleted = self.try_evict().await.unwrap();
+        let left = rows(&self.source, &self.owned, Some("1")).await;
+        assert!(left.values().all(Vec::is_empty), "{left:?}");
+        deleted
+    }
+
+    pub(crate) async fn try_evict(&self) -> Result<u64, evict::Error> {
         let mut source = self.source_session().await;
         slot::drop_all(&source, &self.job.unit).await.unwrap();
         publication::drop_all(&mut source, &self.job.unit)
@@ -398,12 +405,8 @@ impl Move {
             horizon: &recorded.horizon.to_string(),
         };
         let permit = EvictionPermit::issue(&[&source], evidence).await.unwrap();
-        let deleted = evict::evict(&mut source, &doomed, &permit, &mut |_, _| {})
-            .await
-            .unwrap();
-        let left = rows(&self.source, &self.owned, Some("1")).await;
-        assert!(left.values().all(Vec::is_empty), "{left:?}");
-        deleted.values().sum()
+        let deleted = evict::evict(&mut source, &doomed, &permit, &mut |_, _| {}).await?;
+        Ok(deleted.values().sum())
     }
 
     /// A move from preflight to eviction, with changes while it streams.
