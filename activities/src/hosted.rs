@@ -9,8 +9,9 @@ use std::sync::Arc;
 use monarch_workflows::contract::{
     AdoptInput, AdoptOutput, Because, BeginEvictInput, BeginEvictOutput, DrainInput, DrainOutput,
     DrainRef, EvictOutput, FenceOutput, FlipOutput, MoveRef, PreflightInput, PreflightOutput,
-    ReadinessInput, ReadinessOutput, RegisterInput, RegisterOutput, SealOutput, SnapshotOutput,
-    StreamOutput, SweepInput, SweepOutput, TailOutput, UnitRef, VerifyOutput, marker,
+    ReadinessInput, ReadinessOutput, RegisterInput, RegisterOutput, RollCallInput, RollCallOutput,
+    SealOutput, SnapshotOutput, StreamOutput, SweepInput, SweepOutput, TailOutput, UnitRef,
+    VerifyOutput, marker,
 };
 use temporalio_macros::activities;
 use temporalio_sdk::activities::{ActivityContext, ActivityError};
@@ -20,7 +21,7 @@ use crate::vitals::{attend, attend_unit};
 use crate::world::World;
 use crate::{
     adopt, close_tail, drain, ending, evict, fence, flip, hold, preflight, readiness, register,
-    scrub, seal, snapshot, stream, sweep, verify,
+    roll_call, scrub, seal, snapshot, stream, sweep, verify,
 };
 
 /// The activities that steer a move.
@@ -72,6 +73,19 @@ impl Steering {
     ) -> Result<ReadinessOutput, ActivityError> {
         attend(&ctx, MustEnd, async |vitals| {
             readiness::run(&self.0, vitals, input).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::RollCall)]
+    pub async fn roll_call(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: RollCallInput,
+    ) -> Result<RollCallOutput, ActivityError> {
+        let client = ctx.client();
+        attend(&ctx, MustEnd, async |vitals| {
+            roll_call::run(client, vitals, input).await
         })
         .await
     }

@@ -28,6 +28,7 @@ mod readiness;
 mod register;
 mod reporting;
 mod retained_log;
+mod roll_call;
 mod schema;
 mod scrub;
 mod seal;

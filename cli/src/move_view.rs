@@ -194,6 +194,12 @@ impl MoveView {
                     .iter()
                     .map(|why| format!("abort: {why}")),
             );
+            remarks.extend(
+                status
+                    .unserved
+                    .iter()
+                    .map(|queue| format!("no worker serves queue {queue}")),
+            );
             if status.paused {
                 remarks.push("paused: slots go on holding log".to_owned());
             }

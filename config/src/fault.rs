@@ -156,7 +156,7 @@ impl Report {
 
 /// The name nearest to `name`, if it could be a slip of the hand: another case, or one edit per
 /// three characters.
-fn near_miss<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub fn near_miss<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     /// Comparing costs the product of the lengths, and is done for every name.
     const CHARS: usize = 64;
     const NAMES: usize = 2_000;

@@ -23,7 +23,7 @@ use std::io::Read;
 use std::path::Path;
 
 pub use dsn::{Dsn, Env};
-pub use fault::{Fault, Faults};
+pub use fault::{Fault, Faults, near_miss};
 pub use fleet::{BlobPlace, Cell, Control, Database, Fleet};
 pub use graph::{BlobRef, Edge, Eviction, Graph, Missing, Scope, Store, StoreKind, Table};
 

@@ -106,7 +106,16 @@ impl<'a> Operator<'a> {
     ///
     /// When no process can be made.
     pub fn worker(&self) -> Result<Program> {
-        Program::start("worker", self.command().arg("worker"))
+        self.worker_of([])
+    }
+
+    /// Starts `monarch worker` for the queues that its arguments name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::worker`].
+    pub fn worker_of<'s>(&self, arguments: impl IntoIterator<Item = &'s str>) -> Result<Program> {
+        Program::start("worker", self.command().arg("worker").args(arguments))
     }
 
     /// Makes the ledger's schema.

@@ -1,14 +1,16 @@
 //! Which workflows and activities each queue has.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use monarch_activities::{Movers, Steering, World};
-use monarch_config::Fleet;
-use monarch_model::CellName;
+use monarch_config::Config;
+use monarch_model::{CellName, StoreName};
 use monarch_workflows::{OrgMove, Sweep, queue};
 use temporalio_client::Client;
+use temporalio_sdk::runtime::PollerBehavior;
 use temporalio_sdk::runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder};
 use temporalio_sdk::{Runtime, Worker, WorkerOptions};
 
@@ -26,22 +28,28 @@ const WORKFLOW_TASKS: usize = 100;
 pub enum Queue {
     /// The workflows, and the activities that steer them.
     Monarch,
-    /// The movers that write to a cell.
-    Cell(CellName),
+    /// The movers that work on a store of a cell.
+    Store(CellName, StoreName),
 }
 
 impl Queue {
-    /// Every queue of a fleet.
-    pub fn all(fleet: &Fleet) -> Vec<Self> {
-        let cells = fleet.cells.iter().map(|cell| Self::Cell(cell.name.clone()));
-        std::iter::once(Self::Monarch).chain(cells).collect()
-    }
-
-    /// The queue of that name, if the fleet has it.
-    pub fn named(name: &str, fleet: &Fleet) -> Option<Self> {
-        Self::all(fleet)
-            .into_iter()
-            .find(|queue| queue.to_string() == name)
+    /// Every queue of a fleet, each name once: that of steering, and one for each store that moves
+    /// in each cell.
+    pub fn all(config: &Config) -> Vec<Self> {
+        let cells = config.fleet.cells.iter();
+        let stores = cells.flat_map(|cell| {
+            let placed = cell.databases.iter().flat_map(|at| at.stores.iter());
+            let moving = placed.filter(|name| {
+                let store = config.graph.store(name);
+                store.is_some_and(|store| store.migrate)
+            });
+            moving.map(|store| Self::Store(cell.name.clone(), store.clone()))
+        });
+        let mut names = BTreeSet::new();
+        std::iter::once(Self::Monarch)
+            .chain(stores)
+            .filter(|queue| names.insert(queue.to_string()))
+            .collect()
     }
 }
 
@@ -49,7 +57,7 @@ impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Monarch => f.write_str(queue::MONARCH),
-            Self::Cell(cell) => f.write_str(&queue::of_cell(cell)),
+            Self::Store(cell, store) => f.write_str(&queue::of_store(cell, store)),
         }
     }
 }
@@ -92,8 +100,10 @@ fn options(
             .and_then(|options| options.register_workflow::<Sweep>())
             .map_err(|error| queue_error(&queue.to_string(), error))?
             .build()),
-        Queue::Cell(_) => Ok(options
+        // A mover is asked for a few times in a move's life, and there is a queue for each store.
+        Queue::Store(..) => Ok(options
             .register_activities(Movers(Arc::clone(world)))
+            .activity_task_poller_behavior(PollerBehavior::SimpleMaximum(1))
             .build()),
     }
 }
@@ -113,8 +123,6 @@ fn places() -> TunerHolder {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     const CONTRACT: &str = include_str!("../../workflows/src/contract/api.rs");
@@ -136,9 +144,10 @@ mod tests {
         );
         let fleet =
             monarch_config::fleet_from_str("fleet.yaml", &fleet, &graph, &|_| None).unwrap();
+        let config = Config { graph, fleet };
         WorkerConfig {
-            queues: Queue::all(&fleet),
-            config: monarch_config::Config { graph, fleet },
+            queues: Queue::all(&config),
+            config,
             identity: "test".to_owned(),
             grace: Duration::ZERO,
             metrics: None,
@@ -183,13 +192,11 @@ mod tests {
         );
     }
 
-    /// A worker beside its data hosts that cell alone.
+    /// A worker beside its data can host the movers of one store of one cell.
     #[test]
-    fn a_queue_is_known_by_its_name() {
-        let fleet = config().config.fleet;
-        let cell = Queue::Cell("us2".parse().unwrap());
-        assert_eq!(Queue::named("monarch-us2", &fleet), Some(cell));
-        assert_eq!(Queue::named("monarch", &fleet), Some(Queue::Monarch));
-        assert_eq!(Queue::named("monarch-us3", &fleet), None);
+    fn each_store_that_moves_has_a_queue_in_each_cell() {
+        let names: Vec<String> = config().queues.iter().map(Queue::to_string).collect();
+        let stores = ["monarch-us1-default", "monarch-us2-default"];
+        assert_eq!(names, ["monarch", stores[0], stores[1]]);
     }
 }

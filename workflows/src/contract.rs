@@ -175,6 +175,22 @@ pub struct StreamOutput {
     pub position: Lsn,
 }
 
+/// Whose workers are looked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RollCallInput {
+    /// The task queues of a move.
+    pub queues: Vec<String>,
+    /// Those of them that no worker serves, as far as the caller knows.
+    pub unserved: Vec<String>,
+}
+
+/// Who was missing at a roll call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RollCallOutput {
+    /// The queues that no worker serves, in the order in which they were asked for.
+    pub unserved: Vec<String>,
+}
+
 /// Why and how a readiness check is made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReadinessInput {

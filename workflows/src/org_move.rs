@@ -30,6 +30,7 @@
 mod ending;
 mod movers;
 mod outcome;
+mod roll_call;
 mod start;
 mod steering;
 mod step;
@@ -102,6 +103,9 @@ pub struct Status {
     pub units: BTreeMap<StoreName, UnitStatus>,
     /// Whether the movers are paused.
     pub paused: bool,
+    /// Task queues of the move that no worker serves: what is to be done there waits for one.
+    #[serde(default)]
+    pub unserved: Vec<String>,
     /// What keeps the move from going on, by name.
     pub blocked_by: Vec<String>,
     /// An abort that was asked for.
@@ -164,11 +168,19 @@ impl OrgMove {
         let Some((plan, at)) = prepared else {
             return Err(ending::given_up_before_register(ctx));
         };
-        let end = match drive(ctx, &plan, at).await {
-            Verdict::Flipped { write_pause } => ending::after_flip(ctx, &plan, write_pause).await,
-            Verdict::GivenUp => ending::give_up(ctx, &plan).await,
-            Verdict::Fatal(failure) => ending::fail(ctx, &plan, failure).await,
+        let over = WorkflowCancellationToken::new();
+        let to_its_end = async {
+            let end = match drive(ctx, &plan, at).await {
+                Verdict::Flipped { write_pause } => {
+                    ending::after_flip(ctx, &plan, write_pause).await
+                }
+                Verdict::GivenUp => ending::give_up(ctx, &plan).await,
+                Verdict::Fatal(failure) => ending::fail(ctx, &plan, failure).await,
+            };
+            over.cancel_with_reason("the move has ended");
+            end
         };
+        let ((), end) = join!(roll_call::run(ctx, &plan, &over), to_its_end);
         ctx.wait_condition_with_options(|_| ctx.all_handlers_finished(), step::deaf())
             .await?;
         end

@@ -3,4 +3,5 @@
 mod after_flip;
 mod paused;
 mod real_manifest;
+mod shared_out;
 mod whole;

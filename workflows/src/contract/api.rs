@@ -42,6 +42,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Looks at a move's queues until others are without a worker than the caller knows of.
+    #[activity(name = "roll_call")]
+    pub fn roll_call(input: RollCallInput) -> Result<RollCallOutput, ActivityError> {
+        unimplemented!()
+    }
+
     /// Watches the slot of a paused unit; fails when what it keeps of the log outgrows its budget.
     #[activity(name = "hold")]
     pub fn hold(input: UnitRef) -> Result<(), ActivityError> {
@@ -155,7 +161,7 @@ impl MoveApi {
 pub mod marker {
     pub use super::move_api::{
         Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail,
-        Fence, Finalize, Flip, Hold, Preflight, Readiness, Register, Reopen, Scrub, Seal, Snapshot,
-        Stream, Sweep, Verify,
+        Fence, Finalize, Flip, Hold, Preflight, Readiness, Register, Reopen, RollCall, Scrub, Seal,
+        Snapshot, Stream, Sweep, Verify,
     };
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use monarch_model::{CellName, Phase, UnitStatus};
+use monarch_model::{CellName, Phase, StoreName, UnitStatus};
 use temporalio_workflow::{
-    WorkflowCancellationToken, WorkflowResult, WorkflowTermination,
+    ActivityOptions, WorkflowCancellationToken, WorkflowResult, WorkflowTermination,
     workflows::{join, join_all, select},
 };
 
@@ -15,8 +15,13 @@ use crate::contract::{Because, BeginEvictInput, MoveApi, MoveRef, UnitRef, failu
 use crate::input::{Abort, Evict, EvictionPolicy};
 
 /// Clean-up hears neither an abort nor a cancellation.
-fn unhurried(plan: &Plan, cell: Option<&CellName>) -> temporalio_workflow::ActivityOptions {
-    Patience::from(&plan.input).long(cell, WorkflowCancellationToken::new())
+fn unhurried(plan: &Plan) -> ActivityOptions {
+    Patience::from(&plan.input).long(WorkflowCancellationToken::new())
+}
+
+/// The same for what is done to one unit in one cell.
+fn unhurried_in(plan: &Plan, cell: &CellName, store: &StoreName) -> ActivityOptions {
+    Patience::from(&plan.input).in_cell(cell, store, WorkflowCancellationToken::new())
 }
 
 /// The end of a move that was given up before it had a row in the ledger.
@@ -58,7 +63,7 @@ pub(super) async fn after_flip(
     let this = MoveRef {
         move_id: plan.move_id,
     };
-    call(ctx, MoveApi::finalize, this, unhurried(plan, None))
+    call(ctx, MoveApi::finalize, this, unhurried(plan))
         .await
         .map_err(Stopped::into_termination)?;
     step::enter(ctx, plan, Phase::Finalized);
@@ -81,7 +86,7 @@ async fn close_tails(ctx: &Ctx, plan: &Plan) -> Result<(), Stopped> {
             ctx,
             MoveApi::close_tail,
             unit,
-            unhurried(plan, Some(&plan.to)),
+            unhurried_in(plan, &plan.to, store),
         )
         .await?;
         step::unit(ctx, plan, store, UnitStatus::SlotDropped);
@@ -124,7 +129,7 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
         move_id: plan.move_id,
         accept_late_changes: request.accept_late_changes,
     };
-    let begun = call(ctx, MoveApi::begin_evict, begin, unhurried(plan, None)).await?;
+    let begun = call(ctx, MoveApi::begin_evict, begin, unhurried(plan)).await?;
     if !begun.refusals.is_empty() {
         return Ok(begun.refusals);
     }
@@ -135,7 +140,14 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
             move_id: plan.move_id,
             store: store.clone(),
         };
-        match call(ctx, MoveApi::evict, unit, unhurried(plan, Some(&plan.from))).await {
+        match call(
+            ctx,
+            MoveApi::evict,
+            unit,
+            unhurried_in(plan, &plan.from, store),
+        )
+        .await
+        {
             Ok(_) => step::unit(ctx, plan, store, UnitStatus::Evicted),
             Err(Stopped::Failed(refused)) if refused.kind == failure::EVICTION_REFUSED => {
                 return Ok(vec![format!("{store}: {}", refused.message)]);
@@ -158,7 +170,7 @@ pub(super) async fn give_up(ctx: &Ctx, plan: &Plan) -> WorkflowResult<OrgMoveRes
     };
     // Side by side: while a control plane is away, the slots must not go on holding log.
     let (begun, dropped) = join!(
-        call(ctx, MoveApi::begin_abort, because, unhurried(plan, None)),
+        call(ctx, MoveApi::begin_abort, because, unhurried(plan)),
         drop_slots(ctx, plan)
     );
     begun.and(dropped).map_err(Stopped::into_termination)?;
@@ -169,15 +181,20 @@ pub(super) async fn give_up(ctx: &Ctx, plan: &Plan) -> WorkflowResult<OrgMoveRes
             move_id: plan.move_id,
             store: store.clone(),
         };
-        call(ctx, MoveApi::scrub, unit, unhurried(plan, Some(&plan.to)))
-            .await
-            .map_err(Stopped::into_termination)?;
+        call(
+            ctx,
+            MoveApi::scrub,
+            unit,
+            unhurried_in(plan, &plan.to, store),
+        )
+        .await
+        .map_err(Stopped::into_termination)?;
         step::unit(ctx, plan, store, UnitStatus::Evicted);
     }
     let this = MoveRef {
         move_id: plan.move_id,
     };
-    call(ctx, MoveApi::conclude_abort, this, unhurried(plan, None))
+    call(ctx, MoveApi::conclude_abort, this, unhurried(plan))
         .await
         .map_err(Stopped::into_termination)?;
     step::enter(ctx, plan, Phase::Aborted);
@@ -205,7 +222,7 @@ pub(super) async fn fail(
     };
     ctx.state_mut(|s| s.status.failure = Some(failure.to_string()));
     let (failed, dropped) = join!(
-        call(ctx, MoveApi::fail, because, unhurried(plan, None)),
+        call(ctx, MoveApi::fail, because, unhurried(plan)),
         drop_slots(ctx, plan)
     );
     failed.and(dropped).map_err(Stopped::into_termination)?;
@@ -246,7 +263,7 @@ async fn drop_slots(ctx: &Ctx, plan: &Plan) -> Result<(), Stopped> {
             ctx,
             MoveApi::drop_slots,
             unit,
-            unhurried(plan, Some(&plan.from)),
+            unhurried_in(plan, &plan.from, store),
         )
         .await?;
         step::unit(ctx, plan, store, UnitStatus::SlotDropped);

@@ -114,7 +114,7 @@ async fn activity(
         move_id: plan.move_id,
         store: store.clone(),
     };
-    let options = patience.long(Some(&plan.to), token);
+    let options = patience.in_cell(&plan.to, store, token);
     match job {
         Job::Stream => {
             step::unit(ctx, plan, store, UnitStatus::Streaming);

@@ -25,7 +25,7 @@ pub(super) async fn prepare(ctx: &Ctx, input: OrgMoveInput) -> WorkflowResult<Op
     };
     let patience = Patience::from(&input);
     let Some(found) = step::interruptible(ctx, |token| {
-        call(ctx, MoveApi::preflight, look, patience.long(None, token))
+        call(ctx, MoveApi::preflight, look, patience.long(token))
     })
     .await
     else {
@@ -62,7 +62,7 @@ async fn register(
         run_id: ctx.run_id().to_owned(),
         options: serde_json::to_value(&input).unwrap_or_default(),
     };
-    let options = Patience::from(&input).long(None, WorkflowCancellationToken::new());
+    let options = Patience::from(&input).long(WorkflowCancellationToken::new());
     let registered = call(ctx, MoveApi::register, register, options)
         .await
         .map_err(Stopped::into_termination)?;
@@ -109,7 +109,7 @@ pub(super) async fn adopt(
         workflow_id: ctx.workflow_id().to_owned(),
         run_id: ctx.run_id().to_owned(),
     };
-    let options = Patience::from(&input).long(None, WorkflowCancellationToken::new());
+    let options = Patience::from(&input).long(WorkflowCancellationToken::new());
     let adopted = call(ctx, MoveApi::adopt, adopt, options)
         .await
         .map_err(Stopped::into_termination)?;

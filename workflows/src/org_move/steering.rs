@@ -87,7 +87,7 @@ async fn attempt(ctx: &Ctx, plan: &Plan, request: &CutOver) -> Attempt {
         writes_stopped,
     };
     let Some(ready) = step::interruptible(ctx, |token| {
-        call(ctx, MoveApi::readiness, look, patience.long(None, token))
+        call(ctx, MoveApi::readiness, look, patience.long(token))
     })
     .await
     else {
@@ -175,7 +175,7 @@ async fn toward_seal(
     token: WorkflowCancellationToken,
 ) -> Result<Vec<String>, Stopped> {
     let patience = Patience::from(&plan.input);
-    let options = || patience.long(None, token.clone());
+    let options = || patience.long(token.clone());
     let fence = call(ctx, MoveApi::fence, drain.clone(), options()).await?;
     if !fence.refusals.is_empty() {
         return Ok(fence.refusals);
@@ -230,7 +230,7 @@ async fn toward_seal(
 /// The flip itself: from here only the control plane can refuse.
 async fn flip(ctx: &Ctx, plan: &Plan, drain: DrainRef) -> Attempt {
     step::enter(ctx, plan, Phase::Flipping);
-    let options = Patience::from(&plan.input).long(None, WorkflowCancellationToken::new());
+    let options = Patience::from(&plan.input).long(WorkflowCancellationToken::new());
     match call(ctx, MoveApi::flip, drain, options).await {
         Ok(flipped) if flipped.refusals.is_empty() => Attempt::Flipped(flipped.write_pause),
         Ok(refused) => reopen(ctx, plan, refused.refusals).await,
@@ -259,7 +259,7 @@ async fn reopen(ctx: &Ctx, plan: &Plan, reasons: Vec<String>) -> Attempt {
         code: failure::NOT_DRAINED.to_owned(),
         reason: reasons.join("; "),
     };
-    let options = Patience::from(&plan.input).long(None, WorkflowCancellationToken::new());
+    let options = Patience::from(&plan.input).long(WorkflowCancellationToken::new());
     match call(ctx, MoveApi::reopen, because, options).await {
         Ok(()) => {
             ctx.state_mut(|s| {

@@ -28,20 +28,47 @@ impl From<&OrgMoveInput> for Patience {
 }
 
 impl Patience {
-    /// For work that reports as it goes, and may go on for days; on the queue of `cell`, or on the
-    /// workflow's own.
-    pub(super) fn long(
+    /// For work that reports as it goes, and may go on for days, on the workflow's own queue.
+    pub(super) fn long(&self, token: WorkflowCancellationToken) -> ActivityOptions {
+        self.options(
+            None,
+            token,
+            ActivityCancellationType::WaitCancellationCompleted,
+        )
+    }
+
+    /// The same on the queue of `store` in `cell`.
+    pub(super) fn in_cell(
         &self,
-        cell: Option<&CellName>,
+        cell: &CellName,
+        store: &StoreName,
         token: WorkflowCancellationToken,
+    ) -> ActivityOptions {
+        self.options(
+            Some(queue::of_store(cell, store)),
+            token,
+            ActivityCancellationType::WaitCancellationCompleted,
+        )
+    }
+
+    /// For what only looks, so that nobody waits for its end.
+    pub(super) fn aside(&self, token: WorkflowCancellationToken) -> ActivityOptions {
+        self.options(None, token, ActivityCancellationType::TryCancel)
+    }
+
+    fn options(
+        &self,
+        queue: Option<String>,
+        token: WorkflowCancellationToken,
+        cancellation: ActivityCancellationType,
     ) -> ActivityOptions {
         let a_year = Duration::from_secs(365 * 24 * 3_600);
         ActivityOptions::with_close_timeouts(ActivityCloseTimeouts::StartToClose(a_year))
             .heartbeat_timeout(self.heartbeat)
-            .cancellation_type(ActivityCancellationType::WaitCancellationCompleted)
+            .cancellation_type(cancellation)
             .cancellation_token(token)
             .retry_policy(for_ever())
-            .maybe_task_queue(cell.map(queue::of_cell))
+            .maybe_task_queue(queue)
             .build()
     }
 }
@@ -154,6 +181,9 @@ pub(super) fn describe(ctx: &Ctx, plan: &Plan) {
         }
         if s.status.paused {
             text.push_str("\n- paused: slots are kept and go on holding log");
+        }
+        for queue in &s.status.unserved {
+            text.push_str(&format!("\n- no worker serves queue `{queue}`"));
         }
         for blocker in &s.status.blocked_by {
             text.push_str(&format!("\n- in the way: {blocker}"));
