@@ -91,6 +91,16 @@ pub enum LedgerError {
         /// Where it stands.
         found_phase: Phase,
     },
+    /// Units are not as far as the move would be.
+    #[error("move {move_id} cannot {event}: {}", told(.behind))]
+    UnitsForbid {
+        /// The move.
+        move_id: MoveId,
+        /// What was asked of it.
+        event: PhaseEvent,
+        /// The stores that are behind, and where each stands.
+        behind: Vec<(StoreName, UnitStatus)>,
+    },
     /// The table of unit transitions does not have it.
     #[error("store {store}: {source}")]
     IllegalUnitTransition {
@@ -176,6 +186,14 @@ pub enum LedgerError {
         /// Why it was not done.
         source: ServerError,
     },
+}
+
+fn told(behind: &[(StoreName, UnitStatus)]) -> String {
+    let told = behind.iter();
+    let told: Vec<String> = told
+        .map(|(store, status)| format!("store {store} is {status}"))
+        .collect();
+    told.join(", ")
 }
 
 impl LedgerError {

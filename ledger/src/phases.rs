@@ -1,7 +1,7 @@
 //! How a move goes from phase to phase: a compare-and-swap with its journal row beside it.
 
 use monarch_model::phase::{self, PhaseEvent};
-use monarch_model::{MoveId, Phase};
+use monarch_model::{MoveId, Phase, UnitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
@@ -85,6 +85,9 @@ impl Ledger {
     /// `flipped` the time of the flip and the write pause, `reopen` takes back the fence and every
     /// unit's barrier and seal, an end the time of the end.
     ///
+    /// Refused as [`LedgerError::UnitsForbid`] where a unit is not as far as the move would be: none
+    /// evicts before every slot is gone, none ends before every unit's rows are.
+    ///
     /// A request that finds its own result is [`Transition::AlreadyMade`]; one that finds anything
     /// else is refused with the phase found.
     pub async fn transition(
@@ -103,6 +106,7 @@ impl Ledger {
             .await
             .map_err(LedgerError::database(DOING))?;
         let outcome = if made {
+            units_allow(&tx, move_id, event).await?;
             if event == PhaseEvent::Reopen {
                 void_proofs(&tx, move_id)
                     .await
@@ -174,6 +178,53 @@ async fn swap_phase(
         )
         .await?;
     Ok(swapped == 1)
+}
+
+/// How far every unit must be before a move makes a transition.
+fn required_of_units(event: PhaseEvent) -> UnitStatus {
+    use PhaseEvent as E;
+    match event {
+        E::BeginEvict => UnitStatus::SlotDropped,
+        E::Finalize | E::Aborted => UnitStatus::Evicted,
+        E::BeginDrain
+        | E::Reopen
+        | E::BeginFlip
+        | E::Flipped
+        | E::FlipRefused
+        | E::BeginAbort
+        | E::Fail => UnitStatus::Pending,
+    }
+}
+
+/// Refuses where a unit is not so far yet. The move's row is locked, so none goes back meanwhile.
+async fn units_allow(
+    tx: &Transaction<'_>,
+    move_id: MoveId,
+    event: PhaseEvent,
+) -> Result<(), LedgerError> {
+    let required = required_of_units(event);
+    let rows = tx
+        .query(
+            "select store, status from monarch_ledger.move_unit where move_id = $1 order by store",
+            &[&move_id.0],
+        )
+        .await
+        .map_err(LedgerError::database("look how far the units are"))?;
+    let mut behind = Vec::new();
+    for row in rows {
+        let status: UnitStatus = parsed(&row, "status")?;
+        if status < required {
+            behind.push((parsed(&row, "store")?, status));
+        }
+    }
+    if behind.is_empty() {
+        return Ok(());
+    }
+    Err(LedgerError::UnitsForbid {
+        move_id,
+        event,
+        behind,
+    })
 }
 
 /// The organization writes on the source again: what was proved of the units holds no more.

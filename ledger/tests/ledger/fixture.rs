@@ -6,7 +6,7 @@ use monarch_config::Dsn;
 use monarch_harness::{PgVersion, fresh_name, shared};
 use monarch_ledger::{Event, Ledger, Move, NewMove, Purpose, Registration};
 use monarch_model::phase::PhaseEvent;
-use monarch_model::{Epoch, MoveId, Phase, StoreName};
+use monarch_model::{Epoch, MoveId, Phase, StoreName, UnitStatus};
 use monarch_postgres::spine::Spine;
 use serde_json::json;
 use tokio_postgres::Client;
@@ -112,6 +112,18 @@ impl Fixture {
                     set phase = $2, fenced_at = now(), ended_at = case when $3 then now() end
                   where id = $1",
                 &[&id.0, &phase.as_str(), &!phase.is_live()],
+            )
+            .await
+            .unwrap();
+    }
+
+    /// Puts the move's units where a test wants them, past their table.
+    pub(crate) async fn put_units(&self, id: MoveId, stores: &[&str], status: UnitStatus) {
+        self.admin
+            .execute(
+                "update monarch_ledger.move_unit set status = $3
+                  where move_id = $1 and store = any ($2)",
+                &[&id.0, &stores, &status.as_str()],
             )
             .await
             .unwrap();

@@ -2,11 +2,61 @@
 
 use futures::future::join_all;
 use monarch_ledger::{Expected, LedgerError, Reason, Transition, Why};
-use monarch_model::Phase;
 use monarch_model::phase::{self, PhaseEvent};
+use monarch_model::{Phase, UnitStatus};
 use serde_json::json;
 
 use crate::fixture::{Fixture, JOURNAL, VERSIONS, new_move, stuck};
+
+/// The stores of the fixture's move.
+const BOTH: [&str; 2] = ["default", "events"];
+
+/// How far every unit must be before a move makes a transition.
+fn required(event: PhaseEvent) -> UnitStatus {
+    match event {
+        PhaseEvent::BeginEvict => UnitStatus::SlotDropped,
+        PhaseEvent::Finalize | PhaseEvent::Aborted => UnitStatus::Evicted,
+        _ => UnitStatus::Pending,
+    }
+}
+
+/// Guards promises 6, 7 and 8: a move is never said to be further than its units. One unit that is
+/// behind refuses it by name, and neither phase nor journal changes.
+#[tokio::test]
+async fn a_move_goes_no_further_than_its_units() {
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        fixture.put_units(id, &BOTH, UnitStatus::Evicted).await;
+        for event in PhaseEvent::ALL {
+            let Some(from) = Phase::ALL
+                .into_iter()
+                .find(|p| phase::next(*p, event).is_ok())
+            else {
+                continue;
+            };
+            for status in UnitStatus::ALL {
+                fixture.put(id, from).await;
+                fixture.put_units(id, &["events"], status).await;
+                let before = fixture.events(id).await.len();
+                let outcome = fixture.ledger.transition(id, event, from, json!({})).await;
+                if status >= required(event) {
+                    assert_eq!(outcome.unwrap(), Transition::Made, "{event} {status}");
+                    continue;
+                }
+                let error = outcome.unwrap_err();
+                assert!(
+                    error
+                        .to_string()
+                        .ends_with(&format!("store events is {status}")),
+                    "{error}"
+                );
+                assert!(!error.is_transient());
+                assert_eq!(fixture.the_move(id).await.phase, from);
+                assert_eq!(fixture.events(id).await.len(), before);
+            }
+        }
+    }
+}
 
 /// Guards promise 6: the database agrees with the table, pair by pair, and each transition that is
 /// made has its journal row.
@@ -14,6 +64,7 @@ use crate::fixture::{Fixture, JOURNAL, VERSIONS, new_move, stuck};
 async fn every_phase_and_event_does_what_the_table_says() {
     for version in VERSIONS {
         let (fixture, id) = Fixture::with_move(version).await;
+        fixture.put_units(id, &BOTH, UnitStatus::Evicted).await;
         for from in Phase::ALL {
             for event in PhaseEvent::ALL {
                 fixture.put(id, from).await;
@@ -246,6 +297,7 @@ async fn the_write_pause_runs_from_the_last_fence_to_the_flip() {
             .duration_since(flipped.fenced_at.unwrap());
         let recorded = flipped.write_pause_ms.unwrap();
         assert!((pause.as_millis() - i128::from(recorded)).abs() <= 1);
+        fixture.put_units(id, &BOTH, UnitStatus::Evicted).await;
         go(PhaseEvent::BeginEvict, Phase::CutOver).await;
         let ended = go(PhaseEvent::Finalize, Phase::Evicting).await;
         assert_eq!(ended.fenced_at, second.fenced_at);
