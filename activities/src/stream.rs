@@ -158,16 +158,29 @@ pub(crate) fn job(place: &Place<'_>, epoch: Epoch, known: &Unit) -> Result<Job, 
         sink: place.sink()?,
         slot,
         acknowledged: known.stream.acknowledged,
-        sink_identity: sink_identity(known),
+        sink_identity: sink_identity(known)?,
         spool: Spool::new(&world.spool),
     })
 }
 
-fn sink_identity(known: &Unit) -> Option<SinkIdentity> {
-    let sink = known.sink_database.as_ref()?;
-    Some(SinkIdentity {
-        system_identifier: sink.system_identifier.parse().ok()?,
-        timeline: i32::try_from(sink.timeline).ok()?,
+/// Which sink the copy went to, as the ledger has it. What cannot be read is no reason to skip the
+/// comparison.
+fn sink_identity(known: &Unit) -> Result<Option<SinkIdentity>, Fault> {
+    let Some(sink) = &known.sink_database else {
+        return Ok(None);
+    };
+    let identity = || {
+        Some(SinkIdentity {
+            system_identifier: sink.system_identifier.parse().ok()?,
+            timeline: i32::try_from(sink.timeline).ok()?,
+        })
+    };
+    identity().map(Some).ok_or_else(|| Fault::Fatal {
+        code: "sink-unknown",
+        text: format!(
+            "{}: the ledger's word on which database was copied to cannot be read",
+            known.store
+        ),
     })
 }
 

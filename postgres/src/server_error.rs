@@ -77,13 +77,16 @@ pub struct Refusal {
     pub column: Option<String>,
     /// The constraint that was violated.
     pub constraint: Option<String>,
+    /// Whether it was refused only because the server is in recovery.
+    pub in_recovery: bool,
 }
 
 /// The SQLSTATEs that an operator may meet: their names in the manual, and whether time alone may
 /// mend them. What is not listed is judged by its class, and is else permanent.
 ///
 /// A read-only transaction is mended by time: in a failover the address may lead to a standby that
-/// is not promoted yet. What a standby refuses with 55000 is not told from a lost slot by it.
+/// is not promoted yet. What a server in recovery refuses under a code that says no more than that
+/// ([`is_for_recovery`]) is mended by time for the same reason.
 const CONDITIONS: &[(&str, &str, bool)] = &[
     ("08000", "connection_exception", true),
     ("08003", "connection_does_not_exist", true),
@@ -171,6 +174,9 @@ impl Refusal {
     /// Whether the same thing may succeed later with nobody doing anything about it.
     pub fn is_transient(&self) -> bool {
         let code = self.code.code();
+        if self.in_recovery {
+            return true;
+        }
         match self.listed() {
             Some((_, transient)) => transient,
             None => code.starts_with("08") || code.starts_with("53"),
@@ -202,7 +208,21 @@ impl Refusal {
             table: None,
             column: None,
             constraint: None,
+            in_recovery: false,
         }
+    }
+}
+
+/// Whether a function of the server refuses with this SQLSTATE only in recovery. The codes are also
+/// those of a slot whose log is gone (55000), or of what a server cannot do at all (0A000).
+fn is_for_recovery(code: &SqlState, routine: Option<&str>) -> bool {
+    let routine = routine.unwrap_or_default();
+    match code.code() {
+        "55000" => ["pg_current_wal_", "pg_walfile_name", "pg_switch_wal"]
+            .iter()
+            .any(|begin| routine.starts_with(begin)),
+        "0A000" => routine == "CheckLogicalDecodingRequirements",
+        _ => false,
     }
 }
 
@@ -213,6 +233,7 @@ impl From<&DbError> for Refusal {
             table: error.table().map(str::to_owned),
             column: error.column().map(str::to_owned),
             constraint: error.constraint().map(str::to_owned),
+            in_recovery: is_for_recovery(error.code(), error.routine()),
             ..Self::bare(error.code().code())
         }
     }
@@ -222,6 +243,7 @@ impl From<&ErrorResponseBody> for Refusal {
     fn from(body: &ErrorResponseBody) -> Self {
         let mut refusal = Self::bare("XX000");
         let mut fields = body.fields();
+        let mut routine = None;
         while let Ok(Some(field)) = fields.next() {
             let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
             match field.type_() {
@@ -230,9 +252,11 @@ impl From<&ErrorResponseBody> for Refusal {
                 b't' => refusal.table = Some(text),
                 b'c' => refusal.column = Some(text),
                 b'n' => refusal.constraint = Some(text),
+                b'R' => routine = Some(text),
                 _ => {}
             }
         }
+        refusal.in_recovery = is_for_recovery(&refusal.code, routine.as_deref());
         refusal
     }
 }

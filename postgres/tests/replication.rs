@@ -12,9 +12,9 @@ use monarch_postgres::replication::{
     ExportedSlot, Frame, ReplicationConnection, ReplicationStream, SlotKind, Status, StreamOptions,
 };
 use monarch_postgres::{ConnectOptions, Doing, Error, ServerError, Session, SessionPurpose};
-use tokio_postgres::IsolationLevel;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{IsolationLevel, NoTls};
 
 /// A database of its own with a published table `public.t`.
 struct Source {
@@ -692,7 +692,8 @@ async fn a_standby_is_decoded_from() {
     let admin = primary.admin("postgres").await.unwrap();
     admin
         .batch_execute(
-            "create table t (id int primary key, v text); create publication p for table t",
+            "create table t (id int primary key, v text); create publication p for table t;
+             create sequence q",
         )
         .await
         .unwrap();
@@ -706,6 +707,7 @@ async fn a_standby_is_decoded_from() {
         .await
         .unwrap();
     assert_eq!(connection.in_hot_standby(), Some(true));
+    is_asked_again(&standby.dsn("postgres")).await;
     let making = tokio::spawn(connection.create_slot("s", SlotKind::Permanent));
     while !making.is_finished() {
         admin
@@ -726,4 +728,19 @@ async fn a_standby_is_decoded_from() {
         .unwrap();
     let (words, _) = transaction(&mut stream).await;
     assert_eq!(words, ["begin", "public.t", "+1,a", "commit"]);
+}
+
+/// A primary's work that meets a standby waits for its promotion. The code is that of a lost slot,
+/// which nobody waits for.
+async fn is_asked_again(standby: &str) {
+    let (client, connection) = tokio_postgres::connect(standby, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for (sql, passes) in [
+        ("select pg_current_wal_lsn()", true),
+        ("select currval('q')", false),
+    ] {
+        let refused = ServerError::from(client.batch_execute(sql).await.unwrap_err());
+        assert!(refused.is(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE));
+        assert_eq!(refused.is_transient(), passes, "{sql}");
+    }
 }

@@ -152,6 +152,7 @@ mod tests {
                 table: None,
                 column: None,
                 constraint: None,
+                in_recovery: false,
             })),
         }
     }
