@@ -9,9 +9,14 @@ use monarch_workflows::contract::{AdoptInput, AdoptOutput, DrainRef};
 
 use crate::failure::Fault;
 use crate::journal::newest;
-use crate::world::World;
+use crate::sweep::Workflows;
+use crate::world::{Case, World};
 
-pub(crate) async fn run(world: &World, input: AdoptInput) -> Result<AdoptOutput, Fault> {
+pub(crate) async fn run(
+    world: &World,
+    workflows: &impl Workflows,
+    input: AdoptInput,
+) -> Result<AdoptOutput, Fault> {
     let case = world.open(input.move_id).await?;
     if !case
         .of
@@ -24,6 +29,7 @@ pub(crate) async fn run(world: &World, input: AdoptInput) -> Result<AdoptOutput,
             "move {id} is of organization {org}"
         )));
     }
+    is_gone(&case, workflows, &input).await?;
     world
         .ledger
         .adopt(input.move_id, &input.workflow_id, &input.run_id)
@@ -55,4 +61,27 @@ pub(crate) async fn run(world: &World, input: AdoptInput) -> Result<AdoptOutput,
         write_pause: pause.map(Duration::from_millis),
         reason: case.of.reason.map(|reason| (reason.code, reason.text)),
     })
+}
+
+/// Refuses while the workflow that the ledger knows of still runs: two would drive one move. Whoever
+/// adopts again, after a lost reply, finds itself there.
+async fn is_gone(
+    case: &Case<'_>,
+    workflows: &impl Workflows,
+    input: &AdoptInput,
+) -> Result<(), Fault> {
+    let (workflow_id, run_id) = (&case.of.workflow_id, &case.of.run_id);
+    if (workflow_id, run_id) == (&input.workflow_id, &input.run_id) {
+        return Ok(());
+    }
+    match workflows.is_running(workflow_id, run_id).await {
+        Some(false) => Ok(()),
+        Some(true) => Err(Fault::StillDriven(format!(
+            "move {} is driven by workflow {workflow_id} (run {run_id}), which runs",
+            case.of.id
+        ))),
+        None => Err(Fault::NotYet(format!(
+            "whether workflow {workflow_id} still runs is not known"
+        ))),
+    }
 }

@@ -4,10 +4,12 @@
 use monarch_ledger::Reason;
 use monarch_model::phase::PhaseEvent;
 use monarch_model::{Phase, UnitStatus};
-use monarch_postgres::{evict, publication, sink};
+use monarch_postgres::evict::slots_alive;
+use monarch_postgres::{publication, sink};
 use monarch_workflows::contract::{Because, MoveRef};
 use serde_json::Value;
 
+use crate::evict;
 use crate::failure::Fault;
 use crate::fence;
 use crate::vitals::Vitals;
@@ -91,7 +93,11 @@ pub(crate) async fn finalize(world: &World, vitals: Vitals, input: MoveRef) -> R
             let sink = place.sink_session(Caller::Watcher).await?;
             sink::remove(&*sink, &place.unit).await?;
         }
-        nothing_left(&case).await
+        nothing_left(&case).await?;
+        match evict::slots_of_org(&case).await? {
+            slots if slots.is_empty() => Ok(()),
+            slots => Err(Fault::NotYet(format!("left: {}", slots.join(", ")))),
+        }
     };
     vitals
         .during("the move's own rows to be removed", own_rows)
@@ -119,7 +125,7 @@ async fn nothing_left(case: &Case<'_>) -> Result<(), Fault> {
             place.decode_session(Caller::Watcher).await?,
         ];
         for server in &servers {
-            let slots = evict::slots_alive(server, &prefixes).await?;
+            let slots = slots_alive(server, &prefixes).await?;
             left.extend(
                 slots
                     .into_iter()

@@ -1,14 +1,15 @@
 //! Deletes the organization from the source, once nothing forbids it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use monarch_ledger::Purpose;
 use monarch_model::phase::PhaseEvent;
-use monarch_model::{Phase, TableName, UnitStatus};
+use monarch_model::{Phase, StoreName, TableName, UnitStatus, names};
 use monarch_postgres::Session;
-use monarch_postgres::evict::{self, EvictionPermit, Evidence};
+use monarch_postgres::evict::{self, EvictionPermit, Evidence, slots_alive};
 use monarch_workflows::contract::{BeginEvictInput, BeginEvictOutput, EvictOutput, UnitRef};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -16,31 +17,81 @@ use crate::deletion;
 use crate::failure::Fault;
 use crate::journal::newest;
 use crate::vitals::Vitals;
-use crate::world::{Case, World};
+use crate::world::{Caller, Case, World};
 
 /// How long open transactions are waited for before it is tried again.
 const OPEN_TRANSACTIONS_WITHIN: Duration = Duration::from_secs(60);
 
-/// `cut_over → evicting`, if every slot was read to its head and nothing came late.
+/// The kind of the journal's rows that hold what the operator took upon himself.
+const ACCEPTED: &str = "eviction_accepted";
+
+/// What the operator took upon himself, in all that he said so far.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Accepted {
+    /// What came between the barrier and the log's head, and what is not known of it.
+    late_changes: bool,
+    /// By store: row versions below this horizon were looked at, copied or not.
+    newer_rows: BTreeMap<StoreName, String>,
+}
+
+/// `cut_over → evicting`, if every slot was read to its head and nothing came late. Asked again
+/// while it evicts, it takes what the operator accepts since.
 pub(crate) async fn begin(
     world: &World,
+    vitals: Vitals,
     input: BeginEvictInput,
 ) -> Result<BeginEvictOutput, Fault> {
     let case = world.open(input.move_id).await?;
-    if case.of.phase == Phase::Evicting && !input.accept_late_changes {
-        return Ok(BeginEvictOutput {
-            refusals: Vec::new(),
-        });
+    let mut refusals = vitals
+        .during("the organization's slots", slots_of_org(&case))
+        .await?;
+    if case.of.phase == Phase::CutOver {
+        refusals.extend(unread(&case, input.accept_late_changes).await?);
     }
+    if !refusals.is_empty() {
+        return Ok(BeginEvictOutput { refusals });
+    }
+    vitals
+        .during("what is accepted to be settled", accept(&case, &input))
+        .await?;
+    if case.of.phase == Phase::CutOver {
+        let expected = case.of.expected();
+        world
+            .ledger
+            .transition(case.of.id, PhaseEvent::BeginEvict, expected, Value::Null)
+            .await?;
+    }
+    Ok(BeginEvictOutput { refusals })
+}
+
+/// Every slot of the organization on the source, whichever of its moves made it.
+pub(crate) async fn slots_of_org(case: &Case<'_>) -> Result<Vec<String>, Fault> {
+    let prefixes = [names::org_prefix(&case.of.org)];
+    let mut found = BTreeSet::new();
+    for place in case.places().await? {
+        found.extend(slots_alive(&*place.source_session(Caller::Watcher).await?, &prefixes).await?);
+        if place.decodes_on_standby() {
+            let decoder = place.decode_session(Caller::Watcher).await?;
+            found.extend(slots_alive(&*decoder, &prefixes).await?);
+        }
+    }
+    let told = found.into_iter().map(|slot| {
+        format!("slot {slot} of the organization is still on the source: drop it first")
+    });
+    Ok(told.collect())
+}
+
+/// What is not on the sink, or may not be.
+async fn unread(case: &Case<'_>, is_accepted: bool) -> Result<Vec<String>, Fault> {
     let mut refusals = Vec::new();
-    for unit in world.ledger.units(case.of.id).await? {
+    for unit in case.world.ledger.units(case.of.id).await? {
         let store = &unit.store;
         if unit.status < UnitStatus::SlotDropped {
             refusals.push(format!(
                 "{store}: its slot was not read to its head and dropped"
             ));
         }
-        if input.accept_late_changes {
+        if is_accepted {
             continue;
         }
         if unit.tail.is_none() {
@@ -51,15 +102,36 @@ pub(crate) async fn begin(
         let late = unit.late_changes.iter();
         refusals.extend(late.map(|(table, n)| format!("{store}: {n} late changes of {table}")));
     }
-    if refusals.is_empty() && case.of.phase == Phase::CutOver {
-        let detail = json!({ "accept_late_changes": input.accept_late_changes });
-        let expected = case.of.expected();
-        world
-            .ledger
-            .transition(case.of.id, PhaseEvent::BeginEvict, expected, detail)
-            .await?;
+    Ok(refusals)
+}
+
+/// Writes into the journal what the operator accepts, beside what he accepted before. What is newer
+/// than his word is not covered by it: the horizons are set now.
+async fn accept(case: &Case<'_>, input: &BeginEvictInput) -> Result<(), Fault> {
+    if !input.accept_late_changes && !input.accept_newer_rows {
+        return Ok(());
     }
-    Ok(BeginEvictOutput { refusals })
+    let mut accepted = accepted(case).await?;
+    accepted.late_changes |= input.accept_late_changes;
+    if input.accept_newer_rows {
+        for place in case.places().await? {
+            let primary = place.source_session(Caller::Watcher).await?;
+            let horizon = fresh_horizon(&primary).await?;
+            accepted.newer_rows.insert(place.unit.store, horizon);
+        }
+    }
+    let detail = json!(accepted);
+    let ledger = &case.world.ledger;
+    Ok(ledger.note(case.of.id, None, ACCEPTED, detail).await?)
+}
+
+async fn accepted(case: &Case<'_>) -> Result<Accepted, Fault> {
+    let told = newest(case.world, case.of.id, ACCEPTED).await?;
+    let unreadable = |_| Fault::NotYet("the journal's eviction_accepted cannot be read".to_owned());
+    told.map_or_else(
+        || Ok(Accepted::default()),
+        |detail| serde_json::from_value(detail).map_err(unreadable),
+    )
 }
 
 /// Deletes one store's rows of the organization from the source.
@@ -81,18 +153,23 @@ pub(crate) async fn run(
     let catalog = place.catalog(&primary).await?;
     let scope = place.scope(&catalog)?;
     let tables = evict::doomed(&world.config.graph, store, &scope, &catalog)?;
-    let horizon = match known.tail {
-        Some(tail) => tail.snapshot,
+    let accepted = accepted(&case).await?;
+    let horizon = match (accepted.newer_rows.get(store), known.tail) {
+        (Some(horizon), _) => horizon.clone(),
+        (None, Some(tail)) => tail.snapshot,
         // The operator took upon himself what the lost log may have held.
-        None if is_accepted(&case).await? => fresh_horizon(&primary).await?,
-        None => {
+        (None, None) if accepted.late_changes => fresh_horizon(&primary).await?,
+        (None, None) => {
             let why = "no snapshot was recorded at the log's head";
             return Err(Fault::EvictionRefused(why.to_owned()));
         }
     };
-    let prefixes = slot_prefixes(&case).await?;
+    let prefixes = [names::org_prefix(&case.of.org)];
     let evidence = Evidence {
-        late_changes: unaccepted(&case, &known.late_changes).await?,
+        late_changes: match accepted.late_changes {
+            true => 0,
+            false => known.late_changes.values().sum(),
+        },
         slot_prefixes: &prefixes,
         horizon: &horizon,
     };
@@ -107,27 +184,6 @@ pub(crate) async fn run(
         })
         .await;
     deletion::conclude(world, &input, epoch, &counts, deleted).await
-}
-
-/// What the names of the slots of all units of this move begin with.
-async fn slot_prefixes(case: &Case<'_>) -> Result<Vec<String>, Fault> {
-    let units = case.world.ledger.units(case.of.id).await?;
-    Ok(units.into_iter().map(|unit| unit.slot_prefix).collect())
-}
-
-/// The late changes that the operator has not taken upon himself.
-async fn unaccepted(case: &Case<'_>, seen: &BTreeMap<TableName, u64>) -> Result<u64, Fault> {
-    Ok(if is_accepted(case).await? {
-        0
-    } else {
-        seen.values().sum()
-    })
-}
-
-/// Whether the operator answers for what came late.
-async fn is_accepted(case: &Case<'_>) -> Result<bool, Fault> {
-    let begun = newest(case.world, case.of.id, PhaseEvent::BeginEvict.as_str()).await?;
-    Ok(begun.is_some_and(|detail| detail["accept_late_changes"] == Value::Bool(true)))
 }
 
 /// Everything that is committed now.

@@ -40,6 +40,9 @@ pub(crate) enum Fault {
     /// The configuration or the input cannot be used.
     #[error("{0}")]
     BadInput(String),
+    /// The move that was to be adopted has a workflow that runs.
+    #[error("{0}")]
+    StillDriven(String),
     /// Another move holds the lease.
     #[error("{0}")]
     LiveMove(String),
@@ -105,7 +108,7 @@ impl From<SpineError> for Fault {
                 text,
             },
             SpineError::NoSuchOrganization { .. } => Fault::Fatal {
-                code: "no-such-organization",
+                code: "organization-not-found",
                 text,
             },
             SpineError::Scope(_) | SpineError::NoClient { .. } => Fault::BadInput(text),
@@ -238,6 +241,7 @@ impl Fault {
             Fault::Fatal { code, .. } => code,
             Fault::Cancelled => "cancelled",
             Fault::BadInput(_) => "bad-input",
+            Fault::StillDriven(_) => "still-driven",
             Fault::LiveMove(_) => "live-move",
             Fault::StartOver(_) => "start-over",
             Fault::EvictionRefused(_) => "eviction-refused",
@@ -254,6 +258,7 @@ impl Fault {
         match self {
             Fault::Cancelled | Fault::NotYet(_) | Fault::Superseded(_) => None,
             Fault::BadInput(_) => Some(failure::BAD_INPUT),
+            Fault::StillDriven(_) => Some(failure::STILL_DRIVEN),
             Fault::LiveMove(_) => Some(failure::LIVE_MOVE),
             Fault::StartOver(_) => Some(failure::START_OVER),
             Fault::EvictionRefused(_) => Some(failure::EVICTION_REFUSED),

@@ -62,7 +62,16 @@ impl Steering {
         ctx: ActivityContext,
         input: AdoptInput,
     ) -> Result<AdoptOutput, ActivityError> {
-        attend(&ctx, MayFail, async |_| adopt::run(&self.0, input).await).await
+        let workflows = sweep::Temporal::new(ctx.client());
+        attend(&ctx, MayFail, async |vitals| {
+            vitals
+                .during(
+                    "the move's own workflow to be asked for",
+                    adopt::run(&self.0, &workflows, input),
+                )
+                .await
+        })
+        .await
     }
 
     #[activity(definition = marker::Readiness)]
@@ -168,7 +177,10 @@ impl Steering {
         ctx: ActivityContext,
         input: BeginEvictInput,
     ) -> Result<BeginEvictOutput, ActivityError> {
-        attend(&ctx, MustEnd, async |_| evict::begin(&self.0, input).await).await
+        attend(&ctx, MustEnd, async |vitals| {
+            evict::begin(&self.0, vitals, input).await
+        })
+        .await
     }
 
     #[activity(definition = marker::Finalize)]

@@ -63,7 +63,7 @@ impl Workflows for Temporal {
 }
 
 /// Looks at every move once and ends what nobody drives. Returns one line for each move that was
-/// ended or that needs a person.
+/// ended, that needs a person, or that could not be ended.
 ///
 /// # Errors
 /// The ledger could not be read. What stands in the way of one move does not stop the others: it is
@@ -73,23 +73,31 @@ pub async fn run(
     workflows: &impl Workflows,
     input: SweepInput,
 ) -> Result<SweepOutput, SweepError> {
-    let mut swept = Vec::new();
+    let mut output = SweepOutput {
+        swept: Vec::new(),
+        not_ended: Vec::new(),
+    };
     for candidate in world.ledger.sweep_candidates().await? {
         if !is_forsaken(&candidate, workflows, input.silent_for).await {
             continue;
         }
         let of = &candidate.of;
-        let line = match end(world, &candidate).await {
-            Ok(Some(what)) => what,
-            Ok(None) => continue,
-            Err(fault) => format!("could not be ended: {}; it is tried again", fault.story()),
+        let told = |what: &str| {
+            format!(
+                "move {} of organization {} ({}): {what}",
+                of.id, of.org, of.phase
+            )
         };
-        swept.push(format!(
-            "move {} of organization {} ({}): {line}",
-            of.id, of.org, of.phase
-        ));
+        match end(world, &candidate).await {
+            Ok(Some(what)) => output.swept.push(told(&what)),
+            Ok(None) => {}
+            Err(fault) => {
+                let why = format!("could not be ended: {}; sweep again", fault.story());
+                output.not_ended.push(told(&why));
+            }
+        }
     }
-    Ok(SweepOutput { swept })
+    Ok(output)
 }
 
 /// The ledger did not answer.

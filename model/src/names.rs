@@ -28,11 +28,17 @@ pub fn unit_prefix(move_id: MoveId, org: &OrgId, store: &StoreName) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     format!(
-        "monarch_org_{}_{}_{}",
-        plain(org.as_str()),
+        "{}{}_{}",
+        org_prefix(org),
         plain(store.as_str()),
         &digest[..DIGEST_DIGITS]
     )
+}
+
+/// What the names of all units of all moves of one organization begin with. An id that is long, or
+/// goes on after an underscore, may share it: what has it may be the organization's.
+pub fn org_prefix(org: &OrgId) -> String {
+    format!("monarch_org_{}_", plain(org.as_str()))
 }
 
 /// The slot that the mover of `epoch` makes.
@@ -95,6 +101,17 @@ mod tests {
         let prefix = prefix(1, &"9".repeat(200), &"Størage ".repeat(20));
         slot(&prefix, Epoch(99_999_999));
         insert_publication(&prefix);
+    }
+
+    /// Guards promise 8: a slot of any move of the organization is known for its own.
+    #[test]
+    fn every_name_of_an_organization_begins_alike() {
+        let org = "Acme Corporation".parse().unwrap();
+        for id in [1, 2] {
+            let unit = prefix(id, "Acme Corporation", "default");
+            assert!(slot(&unit, Epoch(7)).starts_with(&org_prefix(&org)));
+        }
+        assert!(!prefix(1, "12", "default").starts_with(&org_prefix(&"1".parse().unwrap())));
     }
 
     /// Guards promise 7: no unit takes another's slot for its own, whatever is cut from its name.

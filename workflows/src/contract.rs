@@ -24,6 +24,8 @@ pub mod failure {
     pub const BAD_INPUT: &str = "bad-input";
     /// Preflight found what forbids the move; the findings are in the message.
     pub const PREFLIGHT_REFUSED: &str = "preflight-refused";
+    /// The move that was to be adopted is driven still, by the workflow in the message.
+    pub const STILL_DRIVEN: &str = "still-driven";
     /// Another move is live; its id is in the message.
     pub const LIVE_MOVE: &str = "live-move";
     /// The unit must be copied again from a new slot: its sink went back, or its copy was cut off.
@@ -294,6 +296,9 @@ pub struct BeginEvictInput {
     pub move_id: MoveId,
     /// The operator's word that the late changes were carried over by hand.
     pub accept_late_changes: bool,
+    /// The operator's word that newer row versions on the source were looked at, up to now.
+    #[serde(default)]
+    pub accept_newer_rows: bool,
 }
 
 /// Whether eviction may begin.
@@ -321,8 +326,11 @@ pub struct SweepInput {
 /// What the sweep ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SweepOutput {
-    /// Moves that were failed, with what was removed.
+    /// Moves that were ended or need a person, with what was done.
     pub swept: Vec<String>,
+    /// Moves that could not be ended, with why.
+    #[serde(default)]
+    pub not_ended: Vec<String>,
 }
 
 pub use api::MoveApi;

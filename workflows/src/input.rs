@@ -147,6 +147,10 @@ pub struct Evict {
     /// by hand, so that eviction may delete them there.
     #[serde(default)]
     pub accept_late_changes: bool,
+    /// The operator's word that row versions on the source that are newer than what was copied were
+    /// looked at, so that eviction may delete those that are there now.
+    #[serde(default)]
+    pub accept_newer_rows: bool,
 }
 
 /// The argument of the `abort` signal.

@@ -18,6 +18,7 @@ use crate::failure::Failure;
 
 /// A move whose workflow does not run loses its fence, its slots and its publications, and is
 /// failed. If Temporal cannot be asked, a move counts as forsaken when it has been silent for long.
+/// The exit status is 1 if something could not be ended.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// How long a move must have been silent if Temporal cannot be asked about it
@@ -49,13 +50,22 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     };
     let swept = swept.map_err(|error| Failure::unreachable(chain(&error)))?;
     console::show(context.output(), &swept, text)?;
-    Ok(Exit::Done)
+    Ok(if swept.not_ended.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Failed
+    })
 }
 
 fn text(output: &SweepOutput) -> String {
-    if output.swept.is_empty() {
+    let lines: Vec<String> = output
+        .swept
+        .iter()
+        .chain(&output.not_ended)
+        .map(|line| plain(line))
+        .collect();
+    if lines.is_empty() {
         return "every move is driven; nothing to end".to_owned();
     }
-    let lines: Vec<String> = output.swept.iter().map(|line| plain(line)).collect();
     lines.join("\n")
 }

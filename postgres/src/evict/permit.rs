@@ -61,13 +61,15 @@ impl EvictionPermit {
     }
 }
 
-/// The slots on `server` whose names begin with one of `prefixes`, of whatever database.
+/// The slots that read the database of the session `server` and whose names begin with one of
+/// `prefixes`. A slot of another database holds none of its rows.
 pub async fn slots_alive(server: &Client, prefixes: &[String]) -> Result<Vec<String>, Error> {
     let doing = "look for slots";
     let rows = server
         .query(
             "select slot_name::text from pg_catalog.pg_replication_slots
-              where exists (select from unnest($1::text[]) as prefix
+              where database = pg_catalog.current_database()
+                and exists (select from unnest($1::text[]) as prefix
                              where starts_with(slot_name::text, prefix))
               order by 1",
             &[&prefixes],

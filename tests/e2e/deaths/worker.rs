@@ -100,3 +100,28 @@ async fn a_worker_killed_during_the_eviction_is_replaced() -> Result<()> {
     neighbours.assert_untouched(&scene.fleet).await?;
     assert_nothing_left(&scene.fleet).await
 }
+
+/// Promise 7 with a mover that is dead when the move is given up: Temporal tries nothing again that
+/// was cancelled, so its silence comes back as a failure. It is the abort's end, not a finding: the
+/// move is aborted for the operator's reason.
+#[tokio::test]
+async fn a_mover_that_died_before_an_abort_is_no_finding() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let steering = scene.operator.worker_of(["--queue", "monarch"])?;
+    let cells = ["--cell", "us1", "--cell", "us2"];
+    let movers = scene.operator.worker_of(cells)?;
+    scene.stream(&steering, json!({})).await?;
+    movers.kill_9().await?;
+    scene.abort("enough of it").await?;
+    let heard = "(select count(*) = 1 from monarch_ledger.move_event where kind = 'begin_abort')";
+    scene.operator.until(heard, &steering, PATIENCE).await?;
+    let _movers = scene.operator.worker_of(cells)?;
+    scene.until("aborted", &steering).await?;
+    let told = "select concat_ws(' ', reason_code, reason) from monarch_ledger.move";
+    let told = scene.operator.ledger(told).await?;
+    assert_eq!(told.as_deref(), Some("aborted enough of it"));
+    let failed = "select kind from monarch_ledger.move_event where kind = 'fail'";
+    assert_eq!(scene.operator.ledger(failed).await?, None);
+    assert_eq!(scene.result("org-move-1").await?["status"], "COMPLETED");
+    assert_nothing_left(&scene.fleet).await
+}

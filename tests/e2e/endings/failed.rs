@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use monarch_demo::observe::{leftovers, total};
-use monarch_harness::Program;
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, shared};
 use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::json;
 
@@ -112,4 +112,52 @@ async fn a_terminated_move_is_swept() -> Result<()> {
     assert_eq!(total(&org_on(&scene.fleet.sink).await?), 0);
     neighbours.assert_untouched(&scene.fleet).await?;
     assert_nothing_left(&scene.fleet).await
+}
+
+/// Promise 7, when a cell cannot be reached: the sweep says by its exit status that something is
+/// left, and the next one ends it.
+#[tokio::test]
+async fn a_sweep_that_cannot_end_a_move_fails() -> Result<()> {
+    let main = Cluster::start(ClusterOptions::new(PgVersion::V15)).await?;
+    let shared = shared::cluster(PgVersion::V15).await;
+    let scene = Scene::set(Stage::on(&main, None, shared, shared).await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let terminate = ["workflow", "terminate", "--workflow-id", "org-move-1"];
+    scene.operator.temporal(terminate).await?.success()?;
+    worker.kill_9().await?;
+    main.kill_9().await?;
+    let swept = scene.operator.monarch(["sweep"]).await?;
+    assert_eq!(swept.code, 1, "{}", swept.text());
+    assert!(
+        swept.output.contains("could not be ended"),
+        "{}",
+        swept.text()
+    );
+    main.restart().await?;
+    scene.operator.monarch(["sweep"]).await?.success()?;
+    let left = leftovers(&scene.fleet.source).await?;
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+/// Promise 6: a move has one workflow. While it runs no other takes the move over, whoever asks.
+#[tokio::test]
+async fn a_move_that_is_driven_is_not_adopted() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let of = async |column: &str| {
+        let query = format!("select {column}::text from monarch_ledger.move");
+        anyhow::Ok(scene.operator.ledger(&query).await?.unwrap_or_default())
+    };
+    let input = json!({"org_id": 1, "adopt": of("id").await?}).to_string();
+    scene.start_as("usurper", &input).await?.success()?;
+    let result = scene.result("usurper").await?.to_string();
+    for word in ["FAILED", "still-driven", "org-move-1"] {
+        assert!(result.contains(word), "{word}: {result}");
+    }
+    assert_eq!(of("workflow_id").await?, "org-move-1");
+    scene.cut_over().await?;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use monarch_demo::Organization;
 use monarch_demo::observe::total;
-use monarch_harness::{Cluster, ClusterOptions, PgVersion, shared};
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, fresh_name, shared};
 use monarch_tests::{Neighbours, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::json;
 
@@ -119,6 +119,7 @@ async fn a_row_written_after_the_tail_was_read_stops_the_eviction() -> Result<()
         .await?
         .batch_execute("update event_group set times_seen = -1 where project_id = 12")
         .await?;
+    let kept_at_first = org_on(&scene.fleet.source).await?;
     scene.update("evict", "{}").await?;
     let blocked = until_blocked(&scene).await?;
     ensure!(blocked.contains("event_group"), "{blocked}");
@@ -127,7 +128,76 @@ async fn a_row_written_after_the_tail_was_read_stops_the_eviction() -> Result<()
         kept["events"]["event_group"].count > 0,
         "the newer rows were evicted"
     );
-    neighbours.assert_untouched(&scene.fleet).await
+    neighbours.assert_untouched(&scene.fleet).await?;
+
+    // The operator's word is for what is there when he gives it.
+    scene
+        .update("evict", r#"{"accept_late_changes": true}"#)
+        .await?;
+    until_journal(&scene, "late_changes", &worker).await?;
+    ensure!(until_blocked(&scene).await?.contains("event_group"));
+    let before = org_on(&scene.fleet.sink).await?;
+    scene
+        .update("evict", r#"{"accept_newer_rows": true}"#)
+        .await?;
+    scene.until("finalized", &worker).await?;
+    until_journal(&scene, "newer_rows,events", &worker).await?;
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), 0);
+    assert_eq!(org_on(&scene.fleet.sink).await?, before);
+    neighbours.assert_untouched(&scene.fleet).await?;
+    let counted = "select sum(n.value::bigint)::text from monarch_ledger.move_unit,
+                          jsonb_each_text(rows_evicted) n";
+    let counted = scene.operator.ledger(counted).await?.unwrap_or_default();
+    assert_eq!(counted, total(&kept_at_first).to_string());
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// Waits until the operator's word is in the journal, at this path.
+async fn until_journal(scene: &Scene<'_>, path: &str, worker: &Program) -> Result<()> {
+    let noted = format!(
+        "exists (select from monarch_ledger.move_event where kind = 'eviction_accepted'
+                  and coalesce(detail #>> '{{{path}}}', 'false') <> 'false')"
+    );
+    scene
+        .operator
+        .until(&noted, worker, monarch_tests::PATIENCE)
+        .await
+}
+
+/// Promise 8: a slot of the organization that lives on the source, from whatever move, may hold what
+/// nobody has read. It is named, and nothing is deleted while it is there.
+#[tokio::test]
+async fn a_slot_of_an_older_move_stops_the_eviction() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene.cut_over().await?;
+    let closed = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
+    scene
+        .operator
+        .until(closed, &worker, monarch_tests::PATIENCE)
+        .await?;
+    let rows = total(&org_on(&scene.fleet.source).await?);
+    let source = scene.source("events").await?;
+    let slot = fresh_name("monarch_org_1_events");
+    source
+        .execute(
+            "select pg_create_logical_replication_slot($1, 'pgoutput')",
+            &[&slot],
+        )
+        .await?;
+    scene.update("evict", "{}").await?;
+    let blocked = until_blocked(&scene).await?;
+    let dropped = source
+        .execute("select pg_drop_replication_slot($1)", &[&slot])
+        .await;
+    ensure!(blocked.contains(&slot), "{blocked}");
+    assert_eq!(scene.operator.phase(1).await?.as_deref(), Some("cut_over"));
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), rows);
+    dropped?;
+    scene.update("evict", "{}").await?;
+    scene.until("finalized", &worker).await?;
+    assert_nothing_left(&scene.fleet).await
 }
 
 /// Promise 5, after the seal: the source is killed while the flip is under way and delivers again

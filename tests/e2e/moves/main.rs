@@ -1,6 +1,7 @@
 //! Moves that succeed: whole, under traffic, between versions, and what holds after the flip.
 
 mod after_flip;
+mod drained_again;
 mod paused;
 mod real_manifest;
 mod shared_out;

@@ -128,6 +128,7 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
     let begin = BeginEvictInput {
         move_id: plan.move_id,
         accept_late_changes: request.accept_late_changes,
+        accept_newer_rows: request.accept_newer_rows,
     };
     let begun = call(ctx, MoveApi::begin_evict, begin, unhurried(plan)).await?;
     if !begun.refusals.is_empty() {

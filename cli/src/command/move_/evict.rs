@@ -22,6 +22,10 @@ pub(crate) struct Arguments {
     /// be deleted from the source
     #[arg(long)]
     accept_late_changes: bool,
+    /// Your word that rows written on the source after its log was read were looked at: those that
+    /// are there now are deleted too, and nothing has copied them
+    #[arg(long)]
+    accept_newer_rows: bool,
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
@@ -30,6 +34,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     let handle = org_move::handle(&client, org);
     let request = Evict {
         accept_late_changes: arguments.accept_late_changes,
+        accept_newer_rows: arguments.accept_newer_rows,
     };
     let status = handle
         .execute_update(
