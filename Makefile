@@ -39,3 +39,10 @@ lint: ## Clippy, with warnings denied
 .PHONY: doc
 doc: ## Documentation, with warnings denied
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps $(FLAGS)
+
+# How long the fuzzer runs each target.
+SECONDS ?= 60
+
+.PHONY: fuzz
+fuzz: ## The parsers over made-up input, SECONDS each
+	fuzz/run $(SECONDS)

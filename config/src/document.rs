@@ -16,6 +16,10 @@ pub(crate) const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 32;
 /// The most nodes, those that aliases repeat included.
 const MAX_NODES: usize = 1 << 19;
+/// The most nodes that aliases repeat, and the most bytes of text: a few bytes of an alias may
+/// stand for much, and what they cost must stay in proportion to the file.
+const MAX_REPEATED_NODES: usize = 1 << 15;
+const MAX_REPEATED_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
@@ -103,8 +107,23 @@ struct Open {
     line: usize,
     anchor: usize,
     /// Of itself and what it holds so far.
-    nodes: usize,
+    size: Size,
     items: Items,
+}
+
+/// How large a node is with all that it holds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    nodes: usize,
+    /// Of text.
+    bytes: usize,
+}
+
+impl Size {
+    fn add(&mut self, other: Size) {
+        self.nodes += other.nodes;
+        self.bytes += other.bytes;
+    }
 }
 
 enum Items {
@@ -116,9 +135,11 @@ enum Items {
 struct Tree {
     root: Option<Node>,
     open: Vec<Open>,
-    /// What an alias stands for, with its number of nodes.
-    anchors: HashMap<usize, (Node, usize)>,
+    /// What an alias stands for, with its size.
+    anchors: HashMap<usize, (Node, Size)>,
     nodes: usize,
+    /// Of what is held a second time.
+    repeated: Size,
 }
 
 impl Tree {
@@ -126,9 +147,13 @@ impl Tree {
         let line = span.start.line();
         match event {
             Event::Scalar(text, style, anchor, tag) => {
+                let size = Size {
+                    nodes: 1,
+                    bytes: text.len(),
+                };
                 let value = scalar(text.into_owned(), style, tag.as_deref(), line)?;
                 self.count(1, line)?;
-                self.place(Node { line, value }, anchor, 1)
+                self.place(Node { line, value }, anchor, size)
             }
             Event::SequenceStart(anchor, tag) => {
                 refuse_tag(tag.as_deref(), "seq", line)?;
@@ -140,16 +165,16 @@ impl Tree {
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => {
-                let Some((node, nodes)) = self.anchors.get(&anchor) else {
+                let Some(&(_, size)) = self.anchors.get(&anchor) else {
                     return Err(Refusal {
                         line,
                         found: "an alias inside the node that it stands for".to_owned(),
                         expected: "an alias of an earlier node",
                     });
                 };
-                let (node, nodes) = (node.clone(), *nodes);
-                self.count(nodes, line)?;
-                self.place(node, 0, nodes)
+                self.repeat(size, line)?;
+                let node = self.anchors[&anchor].0.clone();
+                self.place(node, 0, size)
             }
             Event::DocumentStart(_) if self.root.is_some() => Err(Refusal {
                 line,
@@ -172,7 +197,7 @@ impl Tree {
         self.open.push(Open {
             line,
             anchor,
-            nodes: 1,
+            size: Size { nodes: 1, bytes: 0 },
             items,
         });
         Ok(())
@@ -190,7 +215,7 @@ impl Tree {
             line: open.line,
             value,
         };
-        self.place(node, open.anchor, open.nodes)
+        self.place(node, open.anchor, open.size)
     }
 
     fn count(&mut self, nodes: usize, line: usize) -> Result<(), Refusal> {
@@ -205,17 +230,34 @@ impl Tree {
         })
     }
 
+    /// Counts what is about to be held a second time.
+    fn repeat(&mut self, size: Size, line: usize) -> Result<(), Refusal> {
+        self.repeated.add(size);
+        let Size { nodes, bytes } = self.repeated;
+        if nodes <= MAX_REPEATED_NODES && bytes <= MAX_REPEATED_BYTES {
+            return self.count(size.nodes, line);
+        }
+        Err(Refusal {
+            line,
+            found: format!(
+                "more than {MAX_REPEATED_NODES} nodes or {MAX_REPEATED_BYTES} bytes that aliases \
+                 repeat"
+            ),
+            expected: "a smaller document",
+        })
+    }
+
     /// Puts a whole node where the innermost open collection wants it.
-    fn place(&mut self, node: Node, anchor: usize, nodes: usize) -> Result<(), Refusal> {
+    fn place(&mut self, node: Node, anchor: usize, size: Size) -> Result<(), Refusal> {
         if anchor > 0 {
-            self.count(nodes, node.line)?;
-            self.anchors.insert(anchor, (node.clone(), nodes));
+            self.repeat(size, node.line)?;
+            self.anchors.insert(anchor, (node.clone(), size));
         }
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
-        open.nodes += nodes;
+        open.size.add(size);
         match &mut open.items {
             Items::List(items) => items.push(node),
             Items::Map(entries, key) => match key.take() {
@@ -312,6 +354,13 @@ mod tests {
         let wide = format!("a: &a [{many}]\nb: [{again}]\n");
         assert!(fault(&wide).contains("that aliases repeat"));
         assert!(fault("a: &a [*a]").contains("an alias inside the node"));
+        // A few nodes of much text: each alias of two bytes would cost as much again.
+        let text = format!(
+            "a: &a {}\nb: [{}]\n",
+            "x".repeat(100_000),
+            "*a, ".repeat(1_000)
+        );
+        assert!(fault(&text).contains("bytes that aliases repeat"));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // also in what the tests share
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Standby, fresh_name, shared};
@@ -742,5 +744,95 @@ async fn is_asked_again(standby: &str) {
         let refused = ServerError::from(client.batch_execute(sql).await.unwrap_err());
         assert!(refused.is(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE));
         assert_eq!(refused.is_transient(), passes, "{sql}");
+    }
+}
+
+/// What the fuzzer of the decoder begins with: a message of each kind, as a server sends it, behind
+/// a byte that says whether it is part of a streamed transaction.
+const FUZZ_CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/pgoutput");
+
+/// The first messages of each kind, plain and streamed, with a relation and a row for each replica
+/// identity among them.
+async fn every_kind_of_message() -> BTreeMap<String, Vec<u8>> {
+    const TABLES: &str = r#"
+        create type mood as enum ('low', 'high');
+        create table public."Ünïcode" (id uuid, m mood, n numeric(10,2), b bytea);
+        alter table public."Ünïcode" replica identity full;
+        create table public.by_index (a int not null, b text not null, c text[]);
+        create unique index i on public.by_index (a, b);
+        alter table public.by_index replica identity using index i;
+        alter publication p add table public."Ünïcode", public.by_index;"#;
+    const CHANGES: &str = r#"
+        insert into public.t values (1, null), (2, repeat(md5('1'), 80));
+        insert into public."Ünïcode" values (gen_random_uuid(), 'low', 'NaN', '\\x00ff');
+        insert into public.by_index values (1, 'a', '{x,NULL,"y z"}');
+        update public.t set id = 3 where id = 2;
+        update public."Ünïcode" set m = 'high';
+        update public.by_index set b = 'b';
+        delete from public.t where id = 1;
+        delete from public."Ünïcode";
+        delete from public.by_index;
+        select pg_logical_emit_message(true, 'monarch', '{"move":"x"}');
+        truncate public.t, public.by_index restart identity cascade;"#;
+    let source = Source::new().await;
+    source.sql(TABLES).await;
+    let small = writer().with("logical_decoding_work_mem", "64kB");
+    let connection = source.replication_for(&small).await;
+    let slot = fresh_name("slot");
+    let made = connection.create_slot(&slot, SlotKind::Temporary).await;
+    let connection = made.unwrap().release();
+    let started = connection.start(&slot, Lsn::default(), &published()).await;
+    let mut stream = started.unwrap();
+    source.sql(&format!("begin; {CHANGES} commit")).await;
+    source
+        .sql(&format!(
+            "begin; {CHANGES}
+             savepoint s; insert into public.t select n, 'undone' from generate_series(1, 900) n;
+             rollback to s; {CHANGES}
+             insert into public.t select n, 'kept' from generate_series(1, 2000) n; commit"
+        ))
+        .await;
+    let mut found = BTreeMap::new();
+    let mut streamed = false;
+    loop {
+        let Frame::XLogData { data, .. } = stream.next().await.unwrap() else {
+            continue;
+        };
+        let (message, _) = decode(&data, streamed).unwrap();
+        let seed = [&[u8::from(streamed)], &data[..]].concat();
+        let way = if streamed { "streamed" } else { "plain" };
+        let kinds = (1..4).map(|n| format!("{}-{way}-{n}", char::from(data[0])));
+        if let Some(name) = kinds.into_iter().find(|name| !found.contains_key(name)) {
+            found.insert(name, seed);
+        }
+        match message {
+            Message::StreamStart { .. } => streamed = true,
+            Message::StreamStop => streamed = false,
+            Message::StreamCommit { .. } => return found,
+            _ => {}
+        }
+    }
+}
+
+/// The fuzzer begins with what a server really says, so it gets past the first bytes. Run with
+/// `MONARCH_RECORD=1` to write the corpus anew.
+#[tokio::test]
+async fn the_fuzzer_begins_with_every_kind_of_message_that_a_server_sends() {
+    let found = every_kind_of_message().await;
+    let folder = Path::new(FUZZ_CORPUS);
+    if std::env::var_os("MONARCH_RECORD").is_some() {
+        for (name, seed) in &found {
+            std::fs::write(folder.join(name), seed).unwrap();
+        }
+    }
+    let kinds: std::collections::BTreeSet<char> = found
+        .keys()
+        .filter_map(|name| name.chars().next())
+        .collect();
+    assert_eq!(kinds, "BCRYIUDTMSEAc".chars().collect());
+    for (name, seed) in &found {
+        let recorded = std::fs::read(folder.join(name)).unwrap();
+        assert_eq!(recorded[..2], seed[..2], "{name}");
+        decode(&recorded[1..], recorded[0] == 1).unwrap();
     }
 }
