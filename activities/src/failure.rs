@@ -218,7 +218,7 @@ impl From<PublicationError> for Fault {
         let text = chain(&error);
         match error {
             E::Scope(scope) => scope.into(),
-            E::NoReplicaIdentity { .. } => Fault::Fatal {
+            E::NoReplicaIdentity { .. } | E::GeneratedIdentity { .. } => Fault::Fatal {
                 code: "no-replica-identity",
                 text,
             },

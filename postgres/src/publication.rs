@@ -113,6 +113,15 @@ pub enum PublicationError {
         /// The table.
         table: TableName,
     },
+    /// Publishing the table would make its owner's updates and deletes fail.
+    #[error(
+        "a generated column is of the replica identity of {table} or of a partition of it: from \
+         Postgres 18 on, publishing it would make every update and delete on it fail"
+    )]
+    GeneratedIdentity {
+        /// The table.
+        table: TableName,
+    },
     /// The owner's DDL or a vacuum held a lock through every try.
     #[error("{doing}: no lock within {TRIES} tries")]
     Locked {
@@ -239,6 +248,11 @@ pub fn plan(
             })?;
         if relation.lacks_identity() {
             return Err(PublicationError::NoReplicaIdentity {
+                table: table.clone(),
+            });
+        }
+        if catalog.refuses_published(relation) {
+            return Err(PublicationError::GeneratedIdentity {
                 table: table.clone(),
             });
         }

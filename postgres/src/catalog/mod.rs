@@ -26,7 +26,13 @@ use crate::Result;
 pub struct Catalog {
     relations: BTreeMap<TableName, Relation>,
     missing: Vec<TableName>,
+    /// The server's major version.
+    major: i32,
 }
+
+/// The first major version that refuses updates of a published row whose old values the log could
+/// not hold whole.
+const WHOLE_IDENTITY_SINCE: i32 = 18;
 
 impl Catalog {
     /// The table of that name; none if the database lacks it.
@@ -42,6 +48,12 @@ impl Catalog {
     /// The tables that were asked for and are not there, in the order they were asked for.
     pub fn missing(&self) -> &[TableName] {
         &self.missing
+    }
+
+    /// Whether the server would refuse the owner's updates and deletes of `relation` once it is
+    /// published, because a generated column, which is never published, is of its replica identity.
+    pub fn refuses_published(&self, relation: &Relation) -> bool {
+        self.major >= WHOLE_IDENTITY_SINCE && relation.has_generated_identity()
     }
 
     /// What must not change while a unit streams.
@@ -61,11 +73,16 @@ pub async fn load<C: GenericClient + Sync>(client: &C, tables: &[&Table]) -> Res
     query::columns(client, &mut relations).await?;
     query::types(client, &mut relations).await?;
     query::indexes(client, &mut relations).await?;
+    let major = query::major(client).await?;
     let missing = tables
         .iter()
         .map(|table| &table.name)
         .filter(|name| !relations.contains_key(name))
         .cloned()
         .collect();
-    Ok(Catalog { relations, missing })
+    Ok(Catalog {
+        relations,
+        missing,
+        major,
+    })
 }

@@ -16,6 +16,19 @@ type Relations = BTreeMap<TableName, Relation>;
 /// What reading a row's columns gives.
 type Read<T> = std::result::Result<T, tokio_postgres::Error>;
 
+/// The server's major version.
+pub(super) async fn major<C: GenericClient + Sync>(client: &C) -> Result<i32> {
+    let doing = "read the server's version";
+    let row = client
+        .query_one(
+            "select current_setting('server_version_num')::int4 / 10000",
+            &[],
+        )
+        .await
+        .doing(doing)?;
+    row.try_get(0).doing(doing)
+}
+
 /// The tables themselves, still without columns, indexes and leaves.
 pub(super) async fn relations<C: GenericClient + Sync>(
     client: &C,

@@ -218,6 +218,21 @@ impl Relation {
         })
     }
 
+    /// Whether a generated column is of the replica identity, of the table or of a partition.
+    pub(super) fn has_generated_identity(&self) -> bool {
+        let generated: Vec<&str> = self
+            .columns
+            .iter()
+            .filter(|column| column.generated != Generated::No)
+            .map(|column| column.name.as_str())
+            .collect();
+        self.identities().any(|identity| match identity {
+            Old::Nothing => false,
+            Old::Columns(columns) => columns.iter().any(|name| generated.contains(&&**name)),
+            Old::Row => !generated.is_empty(),
+        })
+    }
+
     /// Of each table that holds rows of this one.
     fn identities(&self) -> impl Iterator<Item = Old<'_>> {
         let own = (self.kind != RelationKind::Partitioned)

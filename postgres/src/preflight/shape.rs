@@ -33,6 +33,9 @@ pub(super) fn check(graph: &Graph, source: &[Open<'_>], sink: &[Open<'_>]) -> Ve
             }
             if let (Some(from), Some(theirs)) = (from, theirs) {
                 findings.extend(source_only(table, theirs, &place(from)));
+                if from.catalog.refuses_published(theirs) {
+                    findings.push(generated_identity(theirs, &place(from)));
+                }
             }
             if let (Some(theirs), Some(to), Some(ours)) = (theirs, to, ours) {
                 findings.extend(columns(theirs, ours, &place(to)));
@@ -288,6 +291,21 @@ fn source_only(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding
         }
     }
     findings
+}
+
+/// The server itself refuses the owner's writes then.
+fn generated_identity(relation: &Relation, place: &Place) -> Finding {
+    let finding = Finding::refuse(
+        "replica-identity-generated",
+        place.clone(),
+        "a generated column is of the replica identity, of the table or of a partition",
+        "Once published, its updates and deletes would fail, in production: Postgres 18 asks that \
+         all of an identity is published, and generated columns are not",
+    );
+    finding.mend(format!(
+        "alter table {} replica identity default, or using index on a unique index of the key",
+        qualified(&relation.table)
+    ))
 }
 
 /// Of each relation that holds rows: what the log says of a row that is changed or deleted.

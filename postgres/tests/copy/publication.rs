@@ -212,6 +212,42 @@ async fn a_table_or_leaf_without_identity_is_refused_by_name() {
     }
 }
 
+/// Guards production writes: Postgres 18 refuses updates of a published table when a generated column
+/// is of its replica identity. Older ones do not mind.
+#[tokio::test]
+async fn a_generated_column_in_the_identity_is_refused_where_the_server_would_refuse_writes() {
+    const IDENTITY: &str = "
+        alter table project add shout text generated always as ('!') stored;
+        alter table project replica identity full";
+    for (version, refuses) in [(PgVersion::V18, true), (PgVersion::V17, false)] {
+        let mut world = World::new(version, PgVersion::V14).await;
+        let spine = world.spine().await;
+        world.source.batch_execute(IDENTITY).await.unwrap();
+        match try_plan(&world, &spine).await {
+            Err(PublicationError::GeneratedIdentity { table: refused }) if refuses => {
+                assert_eq!(refused, table("project"));
+                // What it was refused for: the server does refuse.
+                let publish = "create publication p for table project with (publish = 'update')";
+                world.source.batch_execute(publish).await.unwrap();
+                let error = world
+                    .source
+                    .batch_execute("update project set id = id")
+                    .await;
+                assert_eq!(error.unwrap_err().code().unwrap().code(), "42P10");
+            }
+            Ok(_) if !refuses => {
+                world.publish(1).await;
+                world
+                    .source
+                    .batch_execute("update project set id = id")
+                    .await
+                    .unwrap();
+            }
+            other => panic!("{version}: {other:?}"),
+        }
+    }
+}
+
 /// Guards the decoding rate: row filters are linear in their ids.
 #[tokio::test]
 async fn many_static_ids_become_a_range_or_nothing() {

@@ -537,6 +537,28 @@ async fn a_pooler_of_transactions_is_refused() {
     assert_eq!(pooled.count(), 2, "{:#?}", report.findings);
 }
 
+/// Guards production writes, on the one version that would refuse them.
+#[tokio::test]
+async fn a_generated_column_in_the_identity_is_found_before_it_is_published() {
+    let (_, sink) = pair().await;
+    for (version, refuses) in [(PgVersion::V18, true), (PgVersion::V17, false)] {
+        let source = Cell::new(version).await;
+        source.run(&fill(1, 3, 10)).await;
+        for (cell, identity) in [(&source, "full"), (&sink, "default")] {
+            cell.run(&format!(
+                "alter table tag drop column if exists shout;
+                 alter table tag add shout text generated always as (upper(key)) stored;
+                 alter table tag replica identity {identity}"
+            ))
+            .await;
+        }
+        let report = check_dsns(&source.dsn, &sink.dsn).await;
+        let mut findings = report.findings.iter();
+        let told = findings.any(|finding| finding.code == "replica-identity-generated");
+        assert_eq!(told, refuses, "{version}");
+    }
+}
+
 /// All findings at once: what cannot be reached does not hide what is wrong elsewhere.
 #[tokio::test]
 async fn an_unreachable_database_does_not_stop_the_rest() {
