@@ -40,9 +40,15 @@ lint: ## Clippy, with warnings denied
 doc: ## Documentation, with warnings denied
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps $(FLAGS)
 
-# How long the fuzzer runs each target.
+# How long the fuzzer runs each target, and how long new random moves are begun.
 SECONDS ?= 60
+MINUTES ?= 10
 
 .PHONY: fuzz
 fuzz: ## The parsers over made-up input, SECONDS each
 	fuzz/run $(SECONDS)
+
+.PHONY: soak
+soak: servers ## Random moves for MINUTES, or the one of SEED
+	$(CARGO) run --package monarch-random --bin soak -- \
+		$(if $(SEED),--seed $(SEED) --moves 1,--minutes $(MINUTES))
