@@ -40,8 +40,10 @@ create table if not exists monarch.unit (
   barrier_nonce uuid,
   barrier_lsn pg_lsn,
   sealed boolean not null default false,
+  horizon bigint,
   primary key (move_id, store)
 );
+alter table monarch.unit add column if not exists horizon bigint;
 create table if not exists monarch.sealed_membership (
   move_id uuid not null,
   store text not null,
@@ -65,6 +67,9 @@ pub struct State {
     pub barrier: Option<Barrier>,
     /// Whether the unit takes no more writes.
     pub sealed: bool,
+    /// While the position is the copy's: every transaction of the source that it covers has a
+    /// lower id. None once the unit has moved on.
+    pub horizon: Option<u64>,
 }
 
 /// The last change of the organization that was applied.
@@ -94,6 +99,8 @@ pub struct Progress {
     pub last_change: Option<LastChange>,
     /// The last barrier among them, if there was one.
     pub barrier: Option<Barrier>,
+    /// An id above those of all of them, where one is known: at the end of a copy.
+    pub horizon: Option<u64>,
 }
 
 /// What came of taking a unit over.
@@ -149,7 +156,10 @@ pub async fn ensure_schema(client: &mut Client) -> Result<(), Error> {
     let there: bool = tx
         .query_one(
             "select to_regclass('monarch.unit') is not null
-                and to_regclass('monarch.sealed_membership') is not null",
+                and to_regclass('monarch.sealed_membership') is not null
+                and exists (select from pg_catalog.pg_attribute
+                            where attrelid = to_regclass('monarch.unit')
+                              and attname = 'horizon')",
             &[],
         )
         .await
@@ -201,7 +211,7 @@ async fn write_epoch(client: &mut Client, unit: &Unit, epoch: Epoch) -> Result<T
             "insert into monarch.unit as u (move_id, store, epoch) values ($1, $2, $3)
              on conflict (move_id, store) do update set epoch = greatest(u.epoch, excluded.epoch)
              returning epoch, position, last_change_lsn, last_change_commit_at,
-                       barrier_nonce, barrier_lsn, sealed",
+                       barrier_nonce, barrier_lsn, sealed, horizon",
             &[&unit.move_id.0, &unit.store.as_str(), &epoch.0],
         )
         .await
@@ -264,7 +274,8 @@ pub async fn advance(
                  last_change_lsn = greatest(last_change_lsn, $5),
                  last_change_commit_at = greatest(last_change_commit_at, $6),
                  barrier_nonce = coalesce($7, barrier_nonce),
-                 barrier_lsn = greatest(barrier_lsn, $8)
+                 barrier_lsn = greatest(barrier_lsn, $8),
+                 horizon = $9
              where move_id = $1 and store = $2 and epoch = $3 and not sealed",
             &[
                 &unit.move_id.0,
@@ -275,6 +286,9 @@ pub async fn advance(
                 &last.map(|change| change.committed_at),
                 &barrier.map(|barrier| barrier.nonce),
                 &barrier.map(|barrier| PgLsn::from(barrier.lsn.0)),
+                &progress
+                    .horizon
+                    .and_then(|horizon| i64::try_from(horizon).ok()),
             ],
         )
         .await
@@ -292,7 +306,7 @@ pub async fn begin_copy<C: GenericClient + Sync>(
         .execute(
             "update monarch.unit
              set position = null, last_change_lsn = null, last_change_commit_at = null,
-                 barrier_nonce = null, barrier_lsn = null
+                 barrier_nonce = null, barrier_lsn = null, horizon = null
              where move_id = $1 and store = $2 and epoch = $3 and not sealed",
             &[&unit.move_id.0, &unit.store.as_str(), &epoch.0],
         )
@@ -399,7 +413,7 @@ pub async fn read<C: GenericClient + Sync>(
     let row = client
         .query_opt(
             "select epoch, position, last_change_lsn, last_change_commit_at,
-                    barrier_nonce, barrier_lsn, sealed
+                    barrier_nonce, barrier_lsn, sealed, horizon
              from monarch.unit where move_id = $1 and store = $2",
             &[&unit.move_id.0, &unit.store.as_str()],
         )
@@ -500,6 +514,7 @@ fn state(row: &Row) -> Result<State, tokio_postgres::Error> {
     };
     let committed_at: Option<Timestamp> = row.try_get("last_change_commit_at")?;
     let nonce: Option<Uuid> = row.try_get("barrier_nonce")?;
+    let horizon: Option<i64> = row.try_get("horizon")?;
     Ok(State {
         epoch: Epoch(row.try_get("epoch")?),
         position: lsn("position")?,
@@ -510,5 +525,6 @@ fn state(row: &Row) -> Result<State, tokio_postgres::Error> {
             .zip(lsn("barrier_lsn")?)
             .map(|(nonce, lsn)| Barrier { nonce, lsn }),
         sealed: row.try_get("sealed")?,
+        horizon: horizon.and_then(|horizon| u64::try_from(horizon).ok()),
     })
 }

@@ -253,7 +253,7 @@ async fn log_standby_snapshot(primary: &Client) -> Result<()> {
 }
 
 /// The open transactions with a transaction id, the oldest first.
-async fn blockers(primary: &Client) -> Result<Vec<Blocker>> {
+pub(crate) async fn blockers(primary: &Client) -> Result<Vec<Blocker>> {
     let doing = "look for open transactions";
     let rows = primary
         .query(

@@ -153,6 +153,7 @@ pub async fn copy(
 ) -> Result<Copied, CopyError> {
     sink::begin_copy(sink, job.unit, job.epoch).await?;
     let source = adopt(source, job.snapshot).await?;
+    let horizon = horizon(&source).await?;
     let store = &job.unit.store;
     spine::compare(&source, job.graph, store, &job.unit.org, job.spine).await?;
     let steps = plan(job, &source, sink).await?;
@@ -165,7 +166,7 @@ pub async fn copy(
             tables.push(one(job, step, &source, sink, disables_triggers, &mut watch).await?);
         }
     }
-    record(job, sink).await?;
+    record(job, horizon, sink).await?;
     Ok(Copied { tables })
 }
 
@@ -288,13 +289,29 @@ async fn may_disable_triggers(sink: &mut Client) -> Result<bool, Error> {
     }
 }
 
-async fn record(job: &Job<'_>, sink: &mut Client) -> Result<(), CopyError> {
+/// An id above those of all transactions that the snapshot sees, for a stream that must tell what
+/// was written behind it.
+async fn horizon(source: &Transaction<'_>) -> Result<Option<u64>, Error> {
+    let doing = "read the snapshot's newest transaction id";
+    let row = source
+        .query_one(
+            "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+            &[],
+        )
+        .await
+        .doing(doing)?;
+    let horizon: i64 = row.try_get(0).doing(doing)?;
+    Ok(u64::try_from(horizon).ok())
+}
+
+async fn record(job: &Job<'_>, horizon: Option<u64>, sink: &mut Client) -> Result<(), CopyError> {
     let doing = "record the copy's position on the sink";
     let tx = sink.transaction().await.doing(doing)?;
     let position = Position {
         position: job.consistent_point,
         last_change: None,
         barrier: None,
+        horizon,
     };
     sink::advance(&tx, job.unit, job.epoch, &position).await?;
     tx.commit().await.doing(doing)?;

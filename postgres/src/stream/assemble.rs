@@ -12,15 +12,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use monarch_model::Lsn;
 
-use super::apply::SourceTransaction;
 use super::error::StreamError;
 use super::event::{Bound, read_bound};
-use super::spool::{Recorder, Spool};
+use super::spool::{Recorder, Recording, Spool};
 use super::tables::{TableIndex, Tables};
 use crate::PgTime;
 
 /// What is held in memory of each transaction that is sent in parts, in bytes: many may be open.
 const PART_MEMORY_BYTES: usize = 256 * 1024;
+
+/// A source transaction that is whole.
+#[derive(Debug)]
+pub(super) struct SourceTransaction {
+    /// Its id on the source, at the top level.
+    pub(super) xid: u32,
+    /// Where it ends in the source's log.
+    pub(super) end: Lsn,
+    /// When it committed, by the source's clock.
+    pub(super) committed_at: PgTime,
+    /// Its frames.
+    pub(super) recording: Recording,
+    /// The tables that it changes.
+    pub(super) touched: BTreeSet<TableIndex>,
+}
 
 /// Whole transactions out of frames.
 pub(super) struct Assembler {
@@ -37,6 +51,7 @@ pub(super) struct Assembler {
 }
 
 struct Open {
+    xid: u32,
     recorder: Recorder,
     touched: BTreeSet<TableIndex>,
 }
@@ -44,6 +59,7 @@ struct Open {
 impl Open {
     fn finish(self, end: Lsn, committed_at: PgTime) -> Result<SourceTransaction, StreamError> {
         Ok(SourceTransaction {
+            xid: self.xid,
             end,
             committed_at,
             recording: self.recorder.finish()?,
@@ -73,7 +89,7 @@ impl Assembler {
     /// Takes a message of the plugin; the transaction, if it is now whole.
     pub(super) fn push(&mut self, data: &Bytes) -> Result<Option<SourceTransaction>, StreamError> {
         match read_bound(data, self.part_of.is_some(), &self.tables)? {
-            Bound::Begin => self.whole = Some(self.open(&self.spool)),
+            Bound::Begin { xid } => self.whole = Some(open(xid, &self.spool)),
             Bound::Commit { end, committed_at } => {
                 let open = self
                     .whole
@@ -103,13 +119,6 @@ impl Assembler {
         Ok(None)
     }
 
-    fn open(&self, spool: &Spool) -> Open {
-        Open {
-            recorder: Recorder::new(spool),
-            touched: BTreeSet::new(),
-        }
-    }
-
     fn begin_part(&mut self, xid: u32) {
         self.part_of = Some(xid);
         if !self.in_parts.contains_key(&xid) {
@@ -117,7 +126,7 @@ impl Assembler {
                 memory_bytes: self.spool.memory_bytes.min(PART_MEMORY_BYTES),
                 ..self.spool.clone()
             };
-            let mut open = self.open(&spool);
+            let mut open = open(xid, &spool);
             open.recorder.in_parts();
             self.in_parts.insert(xid, open);
         }
@@ -149,6 +158,14 @@ impl Assembler {
             return Ok(None);
         }
         open.finish(end, committed_at).map(Some)
+    }
+}
+
+fn open(xid: u32, spool: &Spool) -> Open {
+    Open {
+        xid,
+        recorder: Recorder::new(spool),
+        touched: BTreeSet::new(),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 
-use super::membership::{Membership, Standing};
-use super::tables::{Kind, Table, TableIndex};
-use super::{Action, After, Before, ChildEdges, Operation, Role, Row, decide};
+use super::membership::Membership;
+use super::tables::{Kind, Table, TableIndex, Tie};
+use super::{
+    Action, After, Before, ChildEdges, Operation, Role, Row, Standing, Telling, decide, is, was,
+};
 
 /// A value in the text form of its type.
 #[derive(Clone, PartialEq, Eq)]
@@ -95,7 +97,7 @@ impl Change {
     pub(super) fn case(&self, table: &Table, membership: &Membership) -> Case {
         let operation = self.operation(table);
         Case {
-            role: self.role(table, membership),
+            role: role(table),
             operation,
             before: self.before(table, membership),
             after: self.after(table, membership),
@@ -118,19 +120,6 @@ impl Change {
         }
     }
 
-    fn role(&self, table: &Table, membership: &Membership) -> Role {
-        match table.kind {
-            Kind::Spine => Role::Spine,
-            Kind::Leaf => Role::Leaf,
-            Kind::Parent { enforced: true } => Role::Parent(ChildEdges::Enforced),
-            Kind::Parent { enforced: false } => Role::Parent(ChildEdges::Loose {
-                child_seen: self
-                    .new_key(table)
-                    .is_some_and(|key| membership.was_passed_over(self.table, &key[0])),
-            }),
-        }
-    }
-
     fn before(&self, table: &Table, membership: &Membership) -> Before {
         let by_key = |ours: bool| if ours { Before::In } else { Before::Out };
         match table.kind {
@@ -149,23 +138,14 @@ impl Change {
 
     /// The old value of the scope column says it, if the log has it.
     fn before_by_tie(&self, table: &Table, membership: &Membership) -> Before {
-        let column = table.tie.column();
-        if !table.columns[column].in_identity {
-            return Before::Unknown;
-        }
         // Without an old row the identity did not change.
-        let Some(values) = self.old.as_ref().or(self.new.as_ref()) else {
-            return Before::Unknown;
+        let values = self.old.as_ref().or(self.new.as_ref());
+        let telling = match values.map(|values| &values[table.tie.column()]) {
+            None | Some(Value::Unchanged) => Telling::KeyAlone,
+            Some(_) => table.telling,
         };
-        match &values[column] {
-            Value::Unchanged => Before::Unknown,
-            value => match membership.standing(&table.tie, value.text()) {
-                Standing::Ours => Before::In,
-                // It may or may not have been on the sink already, or still be there.
-                Standing::Coming | Standing::Gone => Before::Unknown,
-                Standing::Foreign => Before::Out,
-            },
-        }
+        let old = values.and_then(|values| values[table.tie.column()].text());
+        was(telling, standing(table, membership, old))
     }
 
     fn after(&self, table: &Table, membership: &Membership) -> After {
@@ -174,11 +154,25 @@ impl Change {
         };
         match &new[table.tie.column()] {
             Value::Unchanged => After::Same,
-            value => match membership.standing(&table.tie, value.text()) {
-                Standing::Ours | Standing::Coming => After::In,
-                Standing::Gone | Standing::Foreign => After::Out,
-            },
+            value => is(standing(table, membership, value.text())),
         }
+    }
+}
+
+/// Where a value of the table's scope column leads.
+fn standing(table: &Table, membership: &Membership, value: Option<&[u8]>) -> Standing {
+    match (membership.standing(&table.tie, value), &table.tie) {
+        (Standing::Ours, Tie::Within { .. }) if !table.tie_enforced => Standing::OursLoosely,
+        (standing, _) => standing,
+    }
+}
+
+fn role(table: &Table) -> Role {
+    match table.kind {
+        Kind::Spine => Role::Spine,
+        Kind::Leaf => Role::Leaf,
+        Kind::Parent { enforced: true } => Role::Parent(ChildEdges::Enforced),
+        Kind::Parent { enforced: false } => Role::Parent(ChildEdges::Loose),
     }
 }
 

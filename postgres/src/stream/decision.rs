@@ -1,11 +1,24 @@
 //! What a change on the source means for the sink: one total function, readable as a table.
 //!
 //! Logical decoding tells of a change only what the log holds: the new row, and of the old one its
-//! replica identity. So whether a row *was* the organization's is sometimes unknown; what is then
-//! done acts on the sink by key and scope, where nothing of another tenant can be met.
+//! replica identity. So whether a row *was* the organization's is known in different ways:
 //!
-//! Where a case cannot be treated rightly, it is a [`Reason`] to fail by name. Nothing is guessed
-//! and nothing is skipped in silence.
+//! | the old row | how it is told whose it was |
+//! |---|---|
+//! | of the spine | its key is one of the recorded ids, or not |
+//! | of a dynamic parent | its key is in the membership, or not |
+//! | of a leaf whose replica identity has the scope column | by the old value of that column |
+//! | of a leaf whose replica identity lacks it (the key alone) | not told: *unknown* |
+//!
+//! ([`Telling`] is what an identity has, [`was`] reads this table.) What is done about a row of
+//! unknown scope acts on the sink by key and scope, where nothing of another tenant can be met. A
+//! new row may be *partial*: values that are stored out of line and did not change are left out,
+//! unless the replica identity is FULL.
+//!
+//! What the log does not hold is fetched: the values of a partial row that enters, and the subtree
+//! of a parent that enters ([`super::stretch`] says how, and at which position). Where a case
+//! cannot be treated rightly, it is a [`Reason`] to fail by name. Nothing is guessed and nothing is
+//! skipped in silence.
 
 use std::fmt;
 
@@ -23,14 +36,37 @@ pub enum Role {
 /// What the source guarantees of the edges of a parent's children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildEdges {
-    /// Each is an enforced foreign key: a child never comes before its parent.
+    /// Each is an enforced foreign key: a child never comes before its parent, nor outlives it.
     Enforced,
-    /// At least one is not enforced.
-    Loose {
-        /// Whether this parent's id was seen in a child that was passed over: the child came
-        /// before its parent, and is missing on the sink.
-        child_seen: bool,
-    },
+    /// At least one is not enforced: children may have come before.
+    Loose,
+}
+
+/// What the log tells of an old row, by the table's replica identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Telling {
+    /// Its key, or columns without the one that scopes it.
+    KeyAlone,
+    /// Some columns, the one that scopes it among them.
+    ScopeColumn,
+    /// All of it: replica identity FULL.
+    WholeRow,
+}
+
+/// Where the value of a scope column leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// To the organization; and as a foreign key holds the row there, the row is on the sink.
+    Ours,
+    /// To the organization, but nothing enforces the edge: the row may have been there before its
+    /// parent was, and need not be on the sink.
+    OursLoosely,
+    /// It will be the organization's when the transaction commits.
+    Coming,
+    /// It was the organization's when the transaction began.
+    Gone,
+    /// To another, or to nobody.
+    Foreign,
 }
 
 /// What was done to the row.
@@ -51,11 +87,11 @@ pub enum Operation {
 pub enum Before {
     /// There was no row that decoding tells of.
     Absent,
-    /// It was: by membership, or by the old value of the scope column.
+    /// It was: by membership, or by the old value of the scope column. It is on the sink.
     In,
     /// It was not.
     Out,
-    /// The log does not say.
+    /// The log does not say, or does not say whether the row is on the sink.
     Unknown,
 }
 
@@ -86,6 +122,8 @@ pub enum Row {
 pub enum Missing {
     /// The row was never the organization's: nothing was to be done.
     Fine,
+    /// The row enters, and the log does not hold all of it: it is fetched from the source.
+    Fetch,
     /// The sink is not what it must be.
     Fatal(Reason),
 }
@@ -97,6 +135,11 @@ pub enum Action {
     Ignore,
     /// Write the whole row: insert it, or overwrite the organization's row of the same key.
     Upsert,
+    /// As [`Action::Upsert`], of a parent whose children may have come before it: the source is
+    /// asked, and if so, the subtree is fetched.
+    UpsertAndLook,
+    /// Write what came of the row, a parent, and fetch its subtree.
+    Enter,
     /// Delete what stands under the old key, if the key changed, then as [`Action::Upsert`].
     Replace,
     /// Set the values that came on the organization's row of the old key.
@@ -104,6 +147,9 @@ pub enum Action {
     /// As [`Action::Update`], of a parent whose key changes; what still hangs on the old key when
     /// the transaction commits is deleted.
     RekeyParent,
+    /// As [`Action::RekeyParent`], where children of the new key may have come before it, as in
+    /// [`Action::UpsertAndLook`].
+    RekeyParentAndLook,
     /// Delete the organization's row of the old key.
     Delete(Missing),
     /// Delete the parent's row, and when the transaction commits all that still hangs on it.
@@ -117,15 +163,8 @@ pub enum Action {
 pub enum Reason {
     /// A row of the static spine appeared, went, or changed its place.
     StaticSpineChanged,
-    /// A row that scopes others was moved into the organization by UPDATE: what hangs on it did
-    /// not change, so no change tells of it.
-    ParentEntered,
-    /// A row that scopes others came after a child of it: no foreign key forbids it.
-    ChildBeforeParent,
-    /// The key of a row that scopes others changed where no foreign key keeps its children with it.
-    ParentRekeyed,
-    /// A row entered the organization, and the log does not hold all of it.
-    IncompleteRow,
+    /// More rows entered the organization at once than their keys can be held of.
+    FetchTooLarge,
     /// A row that must be on the sink is not there.
     RowMissing,
     /// The log does not say which row was changed.
@@ -136,6 +175,29 @@ pub enum Reason {
     Truncated,
     /// The table's columns, types or replica identity are not what they were at the start.
     SchemaChanged,
+}
+
+/// Whether a leaf's row was the organization's, by what the log tells of the old row and where the
+/// old value of its scope column leads.
+pub fn was(telling: Telling, old: Standing) -> Before {
+    use Telling::{KeyAlone, ScopeColumn, WholeRow};
+    match (telling, old) {
+        (KeyAlone, _) => Before::Unknown,
+        (ScopeColumn | WholeRow, Standing::Ours) => Before::In,
+        (ScopeColumn | WholeRow, Standing::Foreign) => Before::Out,
+        // It may or may not be on the sink.
+        (ScopeColumn | WholeRow, Standing::OursLoosely | Standing::Coming | Standing::Gone) => {
+            Before::Unknown
+        }
+    }
+}
+
+/// Whether a row is the organization's, by where the new value of its scope column leads.
+pub fn is(new: Standing) -> After {
+    match new {
+        Standing::Ours | Standing::OursLoosely | Standing::Coming => After::In,
+        Standing::Gone | Standing::Foreign => After::Out,
+    }
 }
 
 /// What to do on the sink about a change.
@@ -171,7 +233,10 @@ fn parent(
     after: After,
     row: Row,
 ) -> Action {
-    use Action::{DeleteSubtree, Fatal, Ignore, RekeyParent, Update, Upsert};
+    use Action::{
+        DeleteSubtree, Enter, Fatal, Ignore, RekeyParent, RekeyParentAndLook, Update, Upsert,
+        UpsertAndLook,
+    };
     use After as A;
     use Before as B;
     use ChildEdges::{Enforced, Loose};
@@ -179,18 +244,18 @@ fn parent(
     match (operation, before, after, row, edges) {
         (_, B::Unknown, _, _, _) => Fatal(Reason::RowUnidentified),
 
-        (O::Insert, _, A::In, _, Loose { child_seen: true }) => Fatal(Reason::ChildBeforeParent),
-        (O::Insert, _, A::In, Row::Complete, _) => Upsert,
+        (O::Insert, _, A::In, Row::Complete, Enforced) => Upsert,
+        (O::Insert, _, A::In, Row::Complete, Loose) => UpsertAndLook,
         // Only an UPDATE leaves values out: it was turned into an insert by a row filter.
-        (O::Insert, _, A::In, Row::Partial, _) => Fatal(Reason::ParentEntered),
+        (O::Insert, _, A::In, Row::Partial, _) => Enter,
         (O::Insert, B::In, A::Out, _, _) => DeleteSubtree,
         (O::Insert, B::Absent | B::Out, A::Out, _, _) => Ignore,
 
         (O::Update, B::In, A::In | A::Same, _, _) => Update(Missing::Fatal(Reason::RowMissing)),
         (O::Rekey, B::In, A::In | A::Same, _, Enforced) => RekeyParent,
-        (O::Rekey, B::In, A::In | A::Same, _, Loose { .. }) => Fatal(Reason::ParentRekeyed),
+        (O::Rekey, B::In, A::In | A::Same, _, Loose) => RekeyParentAndLook,
         (O::Update | O::Rekey, B::In, A::Out, _, _) => DeleteSubtree,
-        (O::Update | O::Rekey, B::Out, A::In, _, _) => Fatal(Reason::ParentEntered),
+        (O::Update | O::Rekey, B::Out, A::In, _, _) => Enter,
         (O::Update | O::Rekey, B::Out, A::Out | A::Same, _, _) => Ignore,
 
         (O::Delete, B::In, _, _, _) => DeleteSubtree,
@@ -207,24 +272,24 @@ fn leaf(operation: Operation, before: Before, after: After, row: Row) -> Action 
     use Action::{Delete, Fatal, Ignore, Replace, Update, Upsert};
     use After as A;
     use Before as B;
+    use Missing::{Fetch, Fine};
     use Operation as O;
     let missing = Missing::Fatal(Reason::RowMissing);
-    let incomplete = Missing::Fatal(Reason::IncompleteRow);
     match (operation, before, after, row) {
         (O::Insert, _, A::In, Row::Complete) => Upsert,
-        (O::Insert, _, A::In, Row::Partial) => Update(incomplete),
+        (O::Insert, _, A::In, Row::Partial) => Update(Fetch),
         (O::Insert, _, A::Out, _) => Ignore,
 
         (O::Update | O::Rekey, B::In, A::In | A::Same, _) => Update(missing),
         (O::Update | O::Rekey, B::In, A::Out, _) => Delete(missing),
         (O::Update | O::Rekey, B::Out, A::Out | A::Same, _) => Ignore,
         (O::Update | O::Rekey, B::Out | B::Unknown, A::In, Row::Complete) => Replace,
-        (O::Update | O::Rekey, B::Out | B::Unknown, A::In, Row::Partial) => Update(incomplete),
-        (O::Update | O::Rekey, B::Unknown, A::Out, _) => Delete(Missing::Fine),
-        (O::Update | O::Rekey, B::Unknown, A::Same, _) => Update(Missing::Fine),
+        (O::Update | O::Rekey, B::Out | B::Unknown, A::In, Row::Partial) => Update(Fetch),
+        (O::Update | O::Rekey, B::Unknown, A::Out, _) => Delete(Fine),
+        (O::Update | O::Rekey, B::Unknown, A::Same, _) => Update(Fine),
 
         (O::Delete, B::In, _, _) => Delete(missing),
-        (O::Delete, B::Unknown, _, _) => Delete(Missing::Fine),
+        (O::Delete, B::Unknown, _, _) => Delete(Fine),
         (O::Delete, B::Out, _, _) => Ignore,
 
         (O::Insert, _, A::Absent | A::Same, _)
@@ -238,10 +303,7 @@ impl Reason {
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::StaticSpineChanged => "static-spine-changed",
-            Reason::ParentEntered => "parent-entered",
-            Reason::ChildBeforeParent => "child-before-parent",
-            Reason::ParentRekeyed => "parent-rekeyed",
-            Reason::IncompleteRow => "incomplete-row",
+            Reason::FetchTooLarge => "fetch-too-large",
             Reason::RowMissing => "row-missing",
             Reason::RowUnidentified => "row-unidentified",
             Reason::KeyTakenByOtherTenant => "key-taken-by-other-tenant",
@@ -257,18 +319,8 @@ impl fmt::Display for Reason {
             Reason::StaticSpineChanged => {
                 "a static row of the organization appeared, went or changed its place"
             }
-            Reason::ParentEntered => {
-                "a row that scopes others was moved into the organization; what hangs on it is not \
-                 in the log"
-            }
-            Reason::ChildBeforeParent => {
-                "a row came after another that it scopes, which no foreign key forbids"
-            }
-            Reason::ParentRekeyed => {
-                "the key of a row that scopes others changed, and no foreign key keeps its children"
-            }
-            Reason::IncompleteRow => {
-                "a row entered the organization and the log does not hold its out-of-line values"
+            Reason::FetchTooLarge => {
+                "more rows entered the organization at once than can be fetched together"
             }
             Reason::RowMissing => "a row that must be on the sink is not there",
             Reason::RowUnidentified => "the log does not say which row was changed",
@@ -294,12 +346,19 @@ mod tests {
     const BEFORE: [Before; 4] = [Before::Absent, Before::In, Before::Out, Before::Unknown];
     const AFTER: [After; 4] = [After::Absent, After::In, After::Out, After::Same];
     const ROWS: [Row; 2] = [Row::Complete, Row::Partial];
-    const ROLES: [Role; 5] = [
+    const ROLES: [Role; 4] = [
         Role::Spine,
         Role::Parent(ChildEdges::Enforced),
-        Role::Parent(ChildEdges::Loose { child_seen: false }),
-        Role::Parent(ChildEdges::Loose { child_seen: true }),
+        Role::Parent(ChildEdges::Loose),
         Role::Leaf,
+    ];
+    const TELLINGS: [Telling; 3] = [Telling::KeyAlone, Telling::ScopeColumn, Telling::WholeRow];
+    const STANDINGS: [Standing; 5] = [
+        Standing::Ours,
+        Standing::OursLoosely,
+        Standing::Coming,
+        Standing::Gone,
+        Standing::Foreign,
     ];
 
     type Case = (Role, Operation, Before, After, Row);
@@ -319,6 +378,27 @@ mod tests {
         }
     }
 
+    /// Every case has one outcome, and the number of cases with each is what a reader of the table
+    /// counts: a case that changes sides is noticed.
+    #[test]
+    fn the_table_is_total() {
+        let mut counts = std::collections::BTreeMap::new();
+        every(|_, action| {
+            let name = format!("{action:?}");
+            let name = name.split('(').next().unwrap().to_owned();
+            *counts.entry(name).or_insert(0) += 1;
+        });
+        let total: i32 = counts.values().sum();
+        let cases = ROLES.len() * OPERATIONS.len() * BEFORE.len() * AFTER.len() * ROWS.len();
+        assert_eq!(usize::try_from(total).unwrap(), cases);
+        let of = |name: &str| counts.get(name).copied().unwrap_or_default();
+        assert_eq!(of("Upsert"), 3 + 4, "parents, leaves");
+        assert_eq!(of("UpsertAndLook"), 3);
+        assert_eq!(of("Enter"), 2 * (3 + 4));
+        assert_eq!((of("RekeyParent"), of("RekeyParentAndLook")), (4, 4));
+        assert_eq!(of("Replace"), 4);
+    }
+
     /// Guards promise 1: a row that is known to be foreign before and after is never written.
     #[test]
     fn a_foreign_row_is_never_written() {
@@ -335,7 +415,7 @@ mod tests {
     }
 
     /// Guards promise 1: a row that is the organization's after the change is written whole, set
-    /// where it stands, or the move fails.
+    /// where it stands, fetched, or the move fails.
     #[test]
     fn a_row_of_the_organization_is_never_passed_over() {
         every(|case @ (_, operation, _, after, row), action| {
@@ -343,9 +423,12 @@ mod tests {
                 return;
             }
             let carried = match action {
-                Action::Upsert | Action::Replace => row == Row::Complete,
+                Action::Upsert | Action::UpsertAndLook | Action::Replace => row == Row::Complete,
                 Action::Update(missing) => missing != Missing::Fine,
-                Action::RekeyParent | Action::Fatal(_) => true,
+                Action::Enter
+                | Action::RekeyParent
+                | Action::RekeyParentAndLook
+                | Action::Fatal(_) => true,
                 Action::Ignore | Action::Delete(_) | Action::DeleteSubtree => false,
             };
             assert!(carried, "{case:?} {action:?}");
@@ -405,25 +488,59 @@ mod tests {
         assert_eq!(leaf(Update, After::In, Row::Complete), Action::Replace);
         assert_eq!(
             leaf(Update, After::In, Row::Partial),
-            Action::Update(Missing::Fatal(Reason::IncompleteRow))
+            Action::Update(Missing::Fetch)
         );
     }
 
-    /// A parent brings no children with it, so it may only come new.
+    /// Guards promise 1: a parent that was another's brings its subtree; a new one brings none
+    /// where a foreign key holds its children to it, and else the source is asked.
     #[test]
-    fn a_parent_comes_new_or_the_move_fails() {
-        let enforced = Role::Parent(ChildEdges::Enforced);
-        let of = |role, operation, row| decide(role, operation, Before::Out, After::In, row);
+    fn a_parent_that_enters_brings_its_subtree() {
+        use ChildEdges::{Enforced, Loose};
         use Operation::{Insert, Rekey, Update};
-        assert_eq!(of(enforced, Insert, Row::Complete), Action::Upsert);
-        let entered = Action::Fatal(Reason::ParentEntered);
-        assert_eq!(of(enforced, Insert, Row::Partial), entered);
-        assert_eq!(of(enforced, Update, Row::Complete), entered);
-        assert_eq!(of(enforced, Rekey, Row::Complete), entered);
-        let seen = Role::Parent(ChildEdges::Loose { child_seen: true });
-        assert_eq!(
-            of(seen, Insert, Row::Complete),
-            Action::Fatal(Reason::ChildBeforeParent)
-        );
+        for edges in [Enforced, Loose] {
+            for row in ROWS {
+                for operation in [Update, Rekey] {
+                    let role = Role::Parent(edges);
+                    let action = decide(role, operation, Before::Out, After::In, row);
+                    assert_eq!(action, Action::Enter, "{operation:?} {edges:?} {row:?}");
+                }
+            }
+        }
+        let new = |edges| {
+            decide(
+                Role::Parent(edges),
+                Insert,
+                Before::Out,
+                After::In,
+                Row::Complete,
+            )
+        };
+        assert_eq!(new(Enforced), Action::Upsert);
+        assert_eq!(new(Loose), Action::UpsertAndLook);
+    }
+
+    /// Guards promise 1: scope is only called known where the log has the column that says it, and
+    /// only where the row must be on the sink is its absence a fault.
+    #[test]
+    fn what_an_identity_does_not_tell_is_unknown() {
+        for telling in TELLINGS {
+            for old in STANDINGS {
+                let known = match was(telling, old) {
+                    Before::In => old == Standing::Ours,
+                    Before::Out => old == Standing::Foreign,
+                    Before::Unknown => {
+                        telling == Telling::KeyAlone
+                            || !matches!(old, Standing::Ours | Standing::Foreign)
+                    }
+                    Before::Absent => false,
+                };
+                assert!(known, "{telling:?} {old:?}");
+            }
+        }
+        for new in STANDINGS {
+            let ours = !matches!(new, Standing::Gone | Standing::Foreign);
+            assert_eq!(is(new) == After::In, ours, "{new:?}");
+        }
     }
 }

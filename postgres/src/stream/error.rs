@@ -8,6 +8,7 @@ use monarch_model::{Lsn, TableName};
 use super::Reason;
 use crate::scope::ScopeError;
 use crate::sink::SinkError;
+use crate::slot::Blocker;
 
 /// A stream did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,16 @@ pub enum StreamError {
     /// A server did not do what it was asked, or the connection to it was lost.
     #[error(transparent)]
     Asked(#[from] crate::Error),
+    /// What the log does not hold could not be read at a known position. Nothing is lost: the mover
+    /// begins again before the change that asked for it.
+    #[error(
+        "fetch rows from the source: no snapshot of it is of one position of its log{}",
+        waits_for(.blockers)
+    )]
+    NoMoment {
+        /// The transactions that were open on the source, the oldest first.
+        blockers: Vec<Blocker>,
+    },
     /// A transaction could not be held in the spool folder.
     #[error("hold a transaction in the spool folder")]
     Spool(#[from] io::Error),
@@ -131,7 +142,9 @@ impl StreamError {
                 error.is_transient()
             }
             StreamError::Refused { source, .. } => source.is_transient(),
-            StreamError::Sink(SinkError::StillHeld { .. }) | StreamError::Spool(_) => true,
+            StreamError::Sink(SinkError::StillHeld { .. })
+            | StreamError::NoMoment { .. }
+            | StreamError::Spool(_) => true,
             StreamError::Sink(SinkError::Superseded { .. } | SinkError::Sealed { .. })
             | StreamError::Fatal(_)
             | StreamError::StartOver(_)
@@ -173,6 +186,15 @@ impl fmt::Display for SlotFault {
                  made again"
             ),
         }
+    }
+}
+
+fn waits_for(blockers: &[Blocker]) -> String {
+    let blockers: Vec<String> = blockers.iter().map(Blocker::to_string).collect();
+    if blockers.is_empty() {
+        String::new()
+    } else {
+        format!(", which waits for {}", blockers.join(", "))
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) enum Event {
 /// What a message is to the transaction that it belongs to.
 pub(super) enum Bound {
     /// A transaction begins, and is sent as a whole.
-    Begin,
+    Begin { xid: u32 },
     /// It committed.
     Commit { end: Lsn, committed_at: PgTime },
     /// A part of a large transaction begins, whose outcome is not known.
@@ -55,7 +55,7 @@ pub(super) fn read_bound(
     tables: &Tables,
 ) -> Result<Bound, StreamError> {
     Ok(match decode(data, in_part)?.0 {
-        Message::Begin { .. } => Bound::Begin,
+        Message::Begin { xid, .. } => Bound::Begin { xid },
         Message::Commit { end_lsn, time, .. } => Bound::Commit {
             end: end_lsn,
             committed_at: time,

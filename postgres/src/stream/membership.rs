@@ -5,7 +5,12 @@
 //! the transaction will have brought when it commits (`pending`): a child may come before its
 //! parent. Which ids it has taken away (`departed`): their children are deleted at the commit, so
 //! that those that are moved elsewhere in the same transaction keep what the log does not repeat.
-//! And which ids are the organization's though no row on the sink says so at this moment (`kin`).
+//! And which ids are the organization's though no row on the sink says so at this moment (`kin`);
+//! these are known until the rows that the log does not hold have been fetched.
+//!
+//! Beside it stand the ids that rows referred to which were passed over, where no foreign key
+//! forbids it (`passed_over`): an id that is not among them had no child behind the position at
+//! which this mover began.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -14,27 +19,12 @@ use futures::TryStreamExt;
 use tokio_postgres::{GenericClient, Row};
 
 use super::tables::{Table, TableIndex, Tables, Tie};
-use super::{IdSet, KeyKind};
+use super::{IdSet, KeyKind, Standing};
 use crate::sql::quote_ident;
 use crate::{Doing, Error, Unit};
 
-/// How many parents of passed-over children are remembered of each table. Beyond, and from one
-/// start to the next, a child that came before its parent is noticed by verification alone: a row
-/// of the organization that the sink lacks.
+/// How many ids of passed-over rows are remembered of each table. Beyond, each id may be one.
 const PASSED_OVER_MAX: u64 = 1_000_000;
-
-/// Where a scope column's value stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// The organization's, and so on the sink.
-    Ours,
-    /// The organization's when the transaction commits.
-    Coming,
-    /// It was the organization's when the transaction began.
-    Gone,
-    /// Another's, or nobody's.
-    Foreign,
-}
 
 /// The membership of a store's dynamic parents.
 #[derive(Debug)]
@@ -217,11 +207,11 @@ impl Membership {
         }
     }
 
-    /// Whether a row with this parent was passed over.
-    pub(super) fn was_passed_over(&self, table: TableIndex, id: &[u8]) -> bool {
-        self.parents[table]
-            .as_ref()
-            .is_some_and(|parent| parent.passed_over.contains(id))
+    /// Whether a row with this parent was passed over, as far as is known.
+    pub(super) fn may_be_passed_over(&self, table: TableIndex, id: &[u8]) -> bool {
+        self.parents[table].as_ref().is_some_and(|parent| {
+            parent.passed_over.len() >= PASSED_OVER_MAX || parent.passed_over.contains(id)
+        })
     }
 
     /// What the transaction will have done with a parent when it commits. Told of each of its
@@ -296,6 +286,12 @@ impl Membership {
             parent.pending.clear();
             parent.leaving.clear();
             parent.departed.clear();
+        }
+    }
+
+    /// Each of the organization's ids has its row on the sink.
+    pub(super) fn all_written(&mut self) {
+        for parent in self.parents.iter_mut().flatten() {
             parent.early.clear();
         }
     }

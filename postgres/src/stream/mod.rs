@@ -5,10 +5,12 @@
 //! 1. `mover` reads the replication stream and answers the walsender;
 //! 2. `assemble` keeps the frames of each transaction, in memory or in a file (`spool`), until its
 //!    commit has come;
-//! 3. `apply` reads them, once to learn what becomes of dynamic parents (`membership`) and once to
-//!    write: each frame is decoded (`event`), what is known of its scope is found (`change`), the
-//!    `decision` table says what to do, and `statement` says how;
-//! 4. the sink transaction moves the unit's position with its last statement; once it is durable,
+//! 3. `apply` reads them, once to learn what becomes of dynamic parents (`foresight`, `membership`)
+//!    and once to write (`writer`): each frame is decoded (`event`), what is known of its scope is
+//!    found (`change`), the `decision` table says what to do, and `statement` says how;
+//! 4. where something enters of which the log does not hold all, `stretch` fetches the rest
+//!    (`primary`, `fetch`) at a known position;
+//! 5. the sink transaction moves the unit's position with its last statement; once it is durable,
 //!    the mover acknowledges it.
 //!
 //! After the seal nothing is written any more: [`read_tail`] reads what is left and counts it.
@@ -19,17 +21,24 @@ mod change;
 mod decision;
 mod error;
 mod event;
+mod fetch;
+mod foresight;
 mod id_set;
+mod intake;
 mod mark;
 mod membership;
 mod mover;
 mod pipeline;
+mod primary;
 mod seal;
 mod spool;
 mod start;
 mod statement;
+mod stretch;
 mod tables;
 mod tail;
+mod writer;
+mod xids;
 
 use std::sync::Arc;
 
@@ -37,7 +46,8 @@ use monarch_config::Graph;
 use monarch_model::{Epoch, Lsn, names};
 
 pub use decision::{
-    Action, After, Before, ChildEdges, Missing, Operation, Reason, Role, Row, decide,
+    Action, After, Before, ChildEdges, Missing, Operation, Reason, Role, Row, Standing, Telling,
+    decide, is, was,
 };
 pub use error::{Finding, SlotFault, StartOver, StreamError};
 pub use id_set::{IdSet, KeyKind};
@@ -64,6 +74,8 @@ pub struct Job {
     pub spine: Arc<Spine>,
     /// Where the slot is: the source's primary or a standby of it.
     pub source: ConnectOptions,
+    /// The source's primary, where rows are fetched that the log does not hold.
+    pub primary: ConnectOptions,
     /// The sink.
     pub sink: ConnectOptions,
     /// The slot; its name carries the epoch of the mover that made it.
@@ -123,6 +135,8 @@ pub struct Report {
     pub changes: u64,
     /// Source transactions read to their end since the mover began.
     pub transactions: u64,
+    /// How often rows that the log does not hold were fetched since the mover began.
+    pub fetches: u64,
     /// Changes of rows read since the mover began, other tenants' among them. It moves within a
     /// long transaction too.
     pub rows_read: u64,

@@ -20,10 +20,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{Applied, Applier, SourceTransaction};
-use super::assemble::Assembler;
+use super::apply::{Applied, Applier};
+use super::assemble::{Assembler, SourceTransaction};
 use super::error::StreamError;
+use super::intake::{Incoming, Intake};
 use super::membership::Membership;
+use super::primary::Primary;
 use super::start::{preamble, take_sink, take_slot};
 use super::tables::Tables;
 use super::{Job, Observer, Report};
@@ -32,10 +34,6 @@ use crate::{Session, SessionPurpose};
 
 /// What may wait for the sink, in units of 1 KiB, so that a semaphore can count it.
 const QUEUE_KIB: usize = 16 * 1024;
-/// The most source transactions that share a sink transaction.
-const GROUP_TRANSACTIONS: usize = 1000;
-/// The bytes after which no more join.
-const GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// How often the observer is told and the walsender is reported to, if something changed.
 const TICK: Duration = Duration::from_millis(100);
 /// How often the walsender is reported to in any case.
@@ -46,14 +44,6 @@ const ASK_AFTER: Duration = Duration::from_secs(1);
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// How long the walsender is given to end the stream.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// What goes to the task that writes.
-enum Incoming {
-    /// A transaction, with its share of the queue.
-    Transaction(SourceTransaction, OwnedSemaphorePermit),
-    /// Nothing that the publications want lies before this position.
-    Quiet(Lsn),
-}
 
 /// What comes back from it.
 enum Outgoing {
@@ -91,7 +81,7 @@ pub async fn run(
 async fn start(job: &Job) -> Result<Mover, StreamError> {
     let application = job.unit.application(job.epoch);
     let writer = SessionPurpose::writer(application.clone());
-    let reader = SessionPurpose::reader(application);
+    let reader = SessionPurpose::reader(application.clone());
     let mut sink = Session::connect(&job.sink, &writer).await?;
     let (state, standing) = take_sink(&mut sink, job).await?;
     let source = Session::connect(&job.source, &reader).await?;
@@ -100,6 +90,10 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
     let tables = Tables::load(&source, &sink, job).await?;
     let tables = Arc::new(tables);
     let membership = Membership::derive(&*sink, &tables).await?;
+    let mut primary = Primary::new(&job.primary, &application, state.horizon);
+    if tables.has_loose_edges() {
+        primary.connect().await?;
+    }
     tracing::info!(
         store = %job.unit.store, epoch = %job.epoch, %position, parents = membership.len(),
         "stream starts"
@@ -112,6 +106,7 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
         epoch: job.epoch,
         tables: Arc::clone(&tables),
         membership,
+        primary,
         preamble: preamble(&mut sink).await?,
         sink,
         statements: std::collections::HashMap::new(),
@@ -277,6 +272,7 @@ impl Mover {
                 report.barrier = applied.barrier.or(report.barrier);
                 report.changes += applied.changes;
                 report.transactions += applied.transactions;
+                report.fetches += applied.fetches;
             }
             Outgoing::Passed(position) => report.applied = report.applied.max(position),
             Outgoing::Recorded(position) => {
@@ -358,7 +354,7 @@ fn ended_early(
 /// Writes what comes, in groups, until nothing more can come.
 async fn write(
     mut applier: Applier,
-    mut incoming: mpsc::Receiver<Incoming>,
+    incoming: mpsc::Receiver<Incoming>,
     outgoing: mpsc::UnboundedSender<Outgoing>,
     seen: Arc<AtomicU64>,
     position: Lsn,
@@ -366,6 +362,7 @@ async fn write(
     let saw = || {
         seen.fetch_add(1, Ordering::Relaxed);
     };
+    let mut intake = Intake::new(incoming);
     let mut recorded = position;
     let mut stands = position;
     let mut record_at = Instant::now();
@@ -378,14 +375,15 @@ async fn write(
         if stands == recorded {
             record_at = record_at.max(Instant::now() + RECORD_EVERY);
         }
-        let next = match timeout_at(record_at, incoming.recv()).await {
+        let next = match timeout_at(record_at, intake.next()).await {
             Ok(Some(next)) => next,
             Ok(None) => return Ok(()),
             Err(_) => continue,
         };
-        let group = gather(next, &mut incoming);
+        let group = intake.gather(next);
+        let quiet = group.quiet;
         if !group.transactions.is_empty() {
-            let applied = applier.apply(&group.transactions, &saw).await?;
+            let applied = applier.apply(group, &mut intake, &saw).await?;
             let _ = outgoing.send(Outgoing::Applied(applied));
             stands = stands.max(applied.position);
             if applied.recorded {
@@ -393,42 +391,9 @@ async fn write(
                 let _ = outgoing.send(Outgoing::Recorded(recorded));
             }
         }
-        if group.quiet > stands {
-            stands = group.quiet;
+        if quiet > stands {
+            stands = quiet;
             let _ = outgoing.send(Outgoing::Passed(stands));
         }
     }
-}
-
-/// What shares a sink transaction.
-struct Group {
-    transactions: Vec<SourceTransaction>,
-    /// Their shares of the queue, given back when they are written.
-    _room: Vec<OwnedSemaphorePermit>,
-    /// Nothing lies between the last of them and this.
-    quiet: Lsn,
-}
-
-/// `first` and what stands behind it in the queue, within the bounds of a group.
-fn gather(first: Incoming, incoming: &mut mpsc::Receiver<Incoming>) -> Group {
-    let mut group = Group {
-        transactions: Vec::new(),
-        _room: Vec::new(),
-        quiet: Lsn::default(),
-    };
-    let mut bytes = 0;
-    let mut next = Some(first);
-    while let Some(incoming_one) = next {
-        match incoming_one {
-            Incoming::Quiet(position) => group.quiet = position,
-            Incoming::Transaction(transaction, room) => {
-                bytes += transaction.recording.bytes();
-                group.transactions.push(transaction);
-                group._room.push(room);
-            }
-        }
-        let full = group.transactions.len() >= GROUP_TRANSACTIONS || bytes >= GROUP_BYTES as u64;
-        next = if full { None } else { incoming.try_recv().ok() };
-    }
-    group
 }

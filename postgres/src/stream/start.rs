@@ -249,6 +249,7 @@ mod tests {
             last_change: None,
             barrier: None,
             sealed: false,
+            horizon: None,
         }
     }
 

@@ -10,7 +10,8 @@ use monarch_model::TableName;
 use tokio_postgres::Client;
 
 use super::error::{Finding, StreamError};
-use super::{IdSet, Job, KeyKind, Reason};
+use super::fetch::{Comparison, Reading};
+use super::{IdSet, Job, KeyKind, Reason, Telling};
 use crate::catalog::{self, Catalog, Generated, Identity, Relation, ReplicaIdentity};
 use crate::scope::{Scope, Term};
 use crate::spine::Spine;
@@ -61,6 +62,10 @@ pub(super) struct Table {
     pub(super) key_kind: KeyKind,
     /// The type that its scope column is compared as.
     pub(super) tie_type: String,
+    /// What the log tells of its old rows.
+    pub(super) telling: Telling,
+    /// What reads its rows on the source.
+    pub(super) reading: Reading,
     identity: char,
     source_types: Vec<SourceType>,
 }
@@ -222,6 +227,7 @@ impl Tables {
             graph,
             spine,
             scope: Scope::new(graph, &unit.store, &unit.org, spine, &sink_catalog)?,
+            source_scope: Scope::new(graph, &unit.store, &unit.org, spine, &source_catalog)?,
             index: configured
                 .iter()
                 .enumerate()
@@ -281,6 +287,13 @@ impl Tables {
         self.by_oid.get(&oid).copied()
     }
 
+    /// Whether children of some parent may come before it.
+    pub(super) fn has_loose_edges(&self) -> bool {
+        self.all
+            .iter()
+            .any(|table| table.kind == Kind::Parent { enforced: false })
+    }
+
     /// The tables that scope others and may change their ids, with their place.
     pub(super) fn parents(&self) -> impl Iterator<Item = (TableIndex, &Table)> {
         self.all
@@ -293,7 +306,10 @@ impl Tables {
 struct Builder<'a> {
     graph: &'a Graph,
     spine: &'a Spine,
+    /// The scope in the sink's types.
     scope: Scope,
+    /// The scope in the source's types.
+    source_scope: Scope,
     index: BTreeMap<TableName, TableIndex>,
     source: &'a Catalog,
     sink: &'a Catalog,
@@ -336,8 +352,10 @@ impl Builder<'_> {
             key_kind: self.key_kind(table, sink),
             key,
             depth,
-            condition: self.condition(&table.name, "t", 1)?,
+            condition: condition(&self.scope, &table.name, "t", 1)?,
             tie_type: term.column().key_type.clone(),
+            telling: telling(source, term.column().name.as_str()),
+            reading: self.reading(table, source)?,
             children: self.children(table),
             identity: identity_letter(&source.replica_identity),
             source_types: source
@@ -412,33 +430,79 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// As [`Scope::predicate`], but correlated: a semi-join inside ON CONFLICT would read the
-    /// whole parent for one row.
-    fn condition(
-        &self,
-        table: &TableName,
-        alias: &str,
-        depth: usize,
-    ) -> Result<String, StreamError> {
-        let term = self.scope.term(table)?;
-        let Term::Within {
-            column,
-            parent,
-            parent_key,
-        } = term
-        else {
-            return Ok(format!("{alias}.{}", term.comparison().unwrap_or_default()));
+    fn reading(&self, table: &Configured, source: &Relation) -> Result<Reading, StreamError> {
+        let column = |column: &catalog::Column| {
+            let name = quote_ident(&column.name);
+            format!(
+                "case when t.{name} is distinct from null then pg_catalog.format('%s', t.{name}) end"
+            )
         };
-        let inner = format!("p{depth}");
-        Ok(format!(
-            "exists (select from {} as {inner} where {inner}.{}{} {} {alias}.{} and {})",
-            qualified(parent),
-            quote_ident(parent_key),
-            column.collate(),
-            column.equals,
-            quote_ident(&column.name),
-            self.condition(parent, &inner, depth + 1)?
-        ))
+        let columns: Vec<String> = source.given_columns().map(column).collect();
+        let comparison = |column: &catalog::Column, type_name: &str| Comparison {
+            column: quote_ident(&column.name),
+            equals: column.equals.clone(),
+            type_name: type_name.to_owned(),
+            collate: column.collate(),
+        };
+        let of_key = |name: &String| {
+            let column = source.column(name);
+            column
+                .map(|column| comparison(column, &column.type_name))
+                .ok_or_else(|| Finding::with(&table.name, Reason::SchemaChanged, name).into())
+        };
+        let tie = self.source_scope.term(&table.name)?.column();
+        Ok(Reading {
+            columns: columns.join(", "),
+            condition: condition(&self.source_scope, &table.name, "t", 1)?,
+            tie: comparison(tie, &tie.key_type),
+            key: table
+                .primary_key
+                .iter()
+                .map(of_key)
+                .collect::<Result<_, StreamError>>()?,
+        })
+    }
+}
+
+/// As [`Scope::predicate`], but correlated: a semi-join inside ON CONFLICT would read the whole
+/// parent for one row.
+fn condition(
+    scope: &Scope,
+    table: &TableName,
+    alias: &str,
+    depth: usize,
+) -> Result<String, StreamError> {
+    let term = scope.term(table)?;
+    let Term::Within {
+        column,
+        parent,
+        parent_key,
+    } = term
+    else {
+        return Ok(format!("{alias}.{}", term.comparison().unwrap_or_default()));
+    };
+    let inner = format!("p{depth}");
+    Ok(format!(
+        "exists (select from {} as {inner} where {inner}.{}{} {} {alias}.{} and {})",
+        qualified(parent),
+        quote_ident(parent_key),
+        column.collate(),
+        column.equals,
+        quote_ident(&column.name),
+        condition(scope, parent, &inner, depth + 1)?
+    ))
+}
+
+fn telling(source: &Relation, scope_column: &str) -> Telling {
+    let whole = source
+        .given_columns()
+        .all(|column| source.identity_covers(&column.name));
+    if !source.identity_covers(scope_column) {
+        Telling::KeyAlone
+    } else if whole {
+        Telling::WholeRow
+    } else {
+        Telling::ScopeColumn
     }
 }
 

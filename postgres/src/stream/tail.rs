@@ -16,8 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_postgres::Statement;
 use uuid::Uuid;
 
-use super::apply::SourceTransaction;
-use super::assemble::Assembler;
+use super::assemble::{Assembler, SourceTransaction};
 use super::change::Change;
 use super::error::{StartOver, StreamError};
 use super::event::{Event, read_event};

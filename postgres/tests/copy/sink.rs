@@ -30,6 +30,7 @@ fn at(position: u64) -> Progress {
         position: Lsn(position),
         last_change: None,
         barrier: None,
+        horizon: None,
     }
 }
 
@@ -195,6 +196,7 @@ async fn a_position_only_moves_forward_and_with_its_transaction() {
         position: Lsn(100),
         last_change: Some(change),
         barrier: Some(barrier),
+        horizon: None,
     };
     for progress in [full, at(40)] {
         let tx = client.transaction().await.unwrap();

@@ -221,7 +221,11 @@ async fn a_sealed_unit_takes_no_change() {
         "select count(*) from monarch.sealed_membership",
     )
     .await;
-    assert_eq!(ids, 4 + 3 + 2, "groups, threads, topics");
+    assert_eq!(
+        ids,
+        4 + 3 + 2 + 2 + 4,
+        "groups, threads, topics, boards, cards"
+    );
     world.job.epoch = Epoch(2);
     let ended = world.start().ended().await;
     assert!(

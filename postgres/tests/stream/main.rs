@@ -4,5 +4,6 @@
 
 mod lifecycle;
 mod rows;
+mod scope;
 mod tail;
 mod world;

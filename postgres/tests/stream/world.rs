@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monarch_config::Graph;
-use monarch_harness::{Cluster, PgVersion, fresh_name, shared};
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Standby, fresh_name, shared};
 use monarch_model::{Epoch, MoveId, StoreName};
 use monarch_postgres::catalog;
 use monarch_postgres::connect::Environment;
-use monarch_postgres::replication::{ReplicationConnection, SlotKind};
+use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sink::{self, TakeOver};
+use monarch_postgres::slot::Making;
 use monarch_postgres::snapshot;
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::stream::{self, Job, Observer, Reason, Report, Spool, StreamError};
@@ -69,9 +70,22 @@ relationships:
     store: default
     primary_key: [id]
     refs: {topic_id: {parent: topic}}
+  board:
+    store: default
+    primary_key: [id]
+    refs: {project_id: {parent: project}}
+  card:
+    store: default
+    primary_key: [id]
+    refs: {board_id: {parent: board}}
+  note:
+    store: default
+    primary_key: [id]
+    refs: {card_id: {parent: card}}
 "#;
 
-/// `group`, `thread` and their children have foreign keys; `topic` and `post` do not.
+/// `group`, `thread` and their children have foreign keys; `topic` and `post`, and `board`, `card`
+/// and `note`, do not.
 const SCHEMA: &str = r#"
 create table organization (id bigint primary key, name text);
 create table project (id bigint primary key, organization_id bigint, name text);
@@ -98,6 +112,15 @@ create table log (organization_id bigint, at date, note text,
   primary key (organization_id, at, note)) partition by range (at);
 create table topic (id integer primary key, project_id bigint, title text);
 create table post (id integer primary key, topic_id integer, body text);
+create table board (id uuid primary key, project_id bigint, title text, body text);
+alter table board alter body set storage external;
+create table card (id text primary key, board_id uuid, place integer);
+create unique index card_place on card (board_id, place);
+create table note (id bigint primary key, card_id text, body text);
+alter table note replica identity full;
+create index on post (topic_id);
+create index on card (board_id);
+create index on note (card_id);
 "#;
 
 /// The leaves of the partitioned table differ.
@@ -125,6 +148,12 @@ const OWNED: &[(&str, &str)] = &[
         "post",
         "topic_id in (select id from topic where project_id in $PROJECTS)",
     ),
+    ("board", "project_id in $PROJECTS"),
+    ("card", "board_id in $BOARDS"),
+    (
+        "note",
+        "card_id in (select id from card where board_id in $BOARDS)",
+    ),
 ];
 
 /// A value that is stored out of line.
@@ -136,6 +165,7 @@ pub(crate) struct World {
     pub(crate) sink: Client,
     pub(crate) job: Job,
     source_cluster: &'static Cluster,
+    decoder: &'static Cluster,
     sink_cluster: &'static Cluster,
     database: String,
     others: BTreeMap<String, Vec<String>>,
@@ -163,8 +193,41 @@ impl World {
     }
 
     pub(crate) async fn between(source: PgVersion, sink: PgVersion) -> Self {
-        let source_cluster = shared::cluster(source).await;
-        let sink_cluster = shared::cluster(sink).await;
+        let source = shared::cluster(source).await;
+        Self::of(source, source, shared::cluster(sink).await, "").await
+    }
+
+    /// The same, with statements that run on the source before the copy.
+    pub(crate) async fn with(before: &str) -> Self {
+        let source = shared::cluster(PgVersion::V15).await;
+        let sink = shared::cluster(PgVersion::V14).await;
+        Self::of(source, source, sink, before).await
+    }
+
+    /// The same, from a server that the test may configure. It ends with the process.
+    pub(crate) async fn on_its_own(source: PgVersion, settings: &[&str]) -> Self {
+        let mut options = ClusterOptions::new(source);
+        for setting in settings {
+            options = options.setting(*setting);
+        }
+        let source = Box::leak(Box::new(Cluster::start(options).await.unwrap()));
+        Self::of(source, source, shared::cluster(PgVersion::V14).await, "").await
+    }
+
+    /// The same, decoded on a standby of a primary of its own.
+    pub(crate) async fn decoded_on_a_standby(source: PgVersion) -> Self {
+        let options = ClusterOptions::new(source);
+        let primary = Box::leak(Box::new(Cluster::start(options).await.unwrap()));
+        let standby = Box::leak(Box::new(Standby::of(primary).await.unwrap()));
+        Self::of(primary, standby, shared::cluster(PgVersion::V14).await, "").await
+    }
+
+    async fn of(
+        source_cluster: &'static Cluster,
+        decoder: &'static Cluster,
+        sink_cluster: &'static Cluster,
+        before: &str,
+    ) -> Self {
         let database = fresh_name("stream");
         let source_dsn = source_cluster.create_database(&database).await.unwrap();
         let sink_name = format!("{database}_sink");
@@ -188,6 +251,7 @@ impl World {
             org: "1".parse().unwrap(),
             store: "default".parse().unwrap(),
         };
+        source.batch_execute(before).await.unwrap();
         let mut world = Self {
             job: Job {
                 slot: unit.slot(Epoch(1)),
@@ -197,7 +261,8 @@ impl World {
                     monarch_config::manifest_from_str("manifest.yaml", MANIFEST).unwrap(),
                 ),
                 spine: Arc::new(Spine::default()),
-                source: options(&source_dsn),
+                source: options(&decoder.dsn(&database)),
+                primary: options(&source_dsn),
                 sink: options(&sink_dsn),
                 acknowledged: None,
                 sink_identity: None,
@@ -207,6 +272,7 @@ impl World {
             source,
             sink,
             source_cluster,
+            decoder,
             sink_cluster,
             database,
         };
@@ -217,25 +283,20 @@ impl World {
     async fn copy(&mut self) {
         let graph: &Graph = &self.job.graph;
         let store: StoreName = self.job.unit.store.clone();
-        let mut source = self.source_cluster.admin(&self.database).await.unwrap();
+        let mut primary = self.source_client().await;
         let mut sink = self.sink_client().await;
-        let clients = BTreeMap::from([(store.clone(), &source)]);
+        let clients = BTreeMap::from([(store.clone(), &primary)]);
         let spine = spine::read(&clients, graph, &self.job.unit.org)
             .await
             .unwrap();
-        let catalog = catalog::load(&source, &graph.walk(&store)).await.unwrap();
+        let catalog = catalog::load(&primary, &graph.walk(&store)).await.unwrap();
         let scope = Scope::new(graph, &store, &self.job.unit.org, &spine, &catalog).unwrap();
         let plan = publication::plan(&self.job.unit, graph, &scope, &catalog).unwrap();
-        publication::ensure(&mut source, &plan).await.unwrap();
+        publication::ensure(&mut primary, &plan).await.unwrap();
         sink::ensure_schema(&mut sink).await.unwrap();
         self.take_over(1).await;
-        let slot =
-            ReplicationConnection::connect(&self.job.source, &SessionPurpose::reader("test"))
-                .await
-                .unwrap()
-                .create_slot(&self.job.slot, SlotKind::Permanent)
-                .await
-                .unwrap();
+        let slot = self.make_slot(&primary).await;
+        let mut source = self.decoder.admin(&self.database).await.unwrap();
         let copying = snapshot::Job {
             unit: &self.job.unit,
             epoch: Epoch(1),
@@ -255,6 +316,49 @@ impl World {
         .await
         .unwrap();
         self.job.spine = Arc::new(spine);
+    }
+
+    async fn make_slot(&self, primary: &Client) -> ExportedSlot {
+        let decoder = self.decoder.admin(&self.database).await.unwrap();
+        let timeout = std::time::Duration::from_secs(60);
+        if self.decoder.port() != self.source_cluster.port() {
+            publication::wait_replayed(primary, &decoder, timeout)
+                .await
+                .unwrap();
+        }
+        let making = Making {
+            unit: &self.job.unit,
+            epoch: Epoch(1),
+            decoder: &decoder,
+            primary,
+            timeout,
+            cancel: &CancellationToken::new(),
+        };
+        let reader = SessionPurpose::reader(self.job.unit.application(Epoch(1)));
+        let connection = ReplicationConnection::connect(&self.job.source, &reader)
+            .await
+            .unwrap();
+        let command = connection.create_slot(&self.job.slot, SlotKind::Permanent);
+        making.create(command, async || Ok(true)).await.unwrap()
+    }
+
+    pub(crate) async fn source_client(&self) -> Client {
+        self.source_cluster.admin(&self.database).await.unwrap()
+    }
+
+    /// Waits until the mover, or somebody else, waits on the source for something of that kind.
+    pub(crate) async fn waits_on_source(&self, wait_event_type: &str) {
+        let question = format!(
+            "select exists (select from pg_stat_activity
+                            where datname = current_database() and backend_type = 'client backend'
+                              and wait_event_type = '{wait_event_type}')"
+        );
+        let patience = tokio::time::timeout(std::time::Duration::from_secs(60), async {
+            while !one::<bool>(&self.source, &question).await {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        });
+        patience.await.expect("nobody waits on the source");
     }
 
     pub(crate) async fn sink_client(&self) -> Client {
@@ -363,17 +467,6 @@ impl World {
     pub(crate) async fn assert_same(&self) {
         let (source, sink) = (rows_of(&self.source, 1).await, rows_of(&self.sink, 1).await);
         assert_eq!(sink, source);
-        self.assert_others_untouched().await;
-    }
-
-    /// What is on the sink beside the organization is as it was.
-    pub(crate) async fn assert_others_untouched(&self) {
-        let ours = rows_of(&self.sink, 1).await;
-        let mut rest = all_rows(&self.sink).await;
-        for (table, rows) in &mut rest {
-            rows.retain(|row| !ours[table].contains(row));
-        }
-        assert_eq!(rest, self.others);
     }
 
     pub(crate) async fn state(&self) -> sink::State {
@@ -381,6 +474,32 @@ impl World {
             .await
             .unwrap()
             .unwrap()
+    }
+}
+
+impl Drop for World {
+    /// Guards promise 1 in every scenario, however it ended: what is on the sink beside the
+    /// organization is as it was.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let (cluster, others) = (self.sink_cluster, std::mem::take(&mut self.others));
+        let name = format!("{}_sink", self.database);
+        let look = move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let sink = cluster.admin(&name).await.unwrap();
+                let ours = rows_of(&sink, 1).await;
+                let mut rest = all_rows(&sink).await;
+                for (table, rows) in &mut rest {
+                    rows.retain(|row| ours[table].binary_search(row).is_err());
+                }
+                assert_eq!(rest, others, "another tenant's rows changed on the sink");
+            });
+        };
+        std::thread::spawn(look).join().unwrap();
     }
 }
 
@@ -446,6 +565,13 @@ insert into audit select {e} + n, {p} + n % 2, 'audit ' || n, {LARGE} || n
 insert into log values ({tenant}, '2019-05-05', 'old'), ({tenant}, '2024-05-05', 'new');
 insert into topic values ({g} + 1, {p}, 'a'), ({g} + 2, {p} + 1, 'b');
 insert into post select {e} + n, {g} + 1 + n % 2, 'p' from generate_series(1, 6) n;
+insert into board select format('00000000-0000-4000-9000-%s', lpad(({g} + n)::text, 12, '0'))::uuid,
+  {p} + n % 2, 'board ' || n, {LARGE} || n from generate_series(1, 2) n;
+insert into card select '{tenant}-' || n,
+  format('00000000-0000-4000-9000-%s', lpad(({g} + 1 + n % 2)::text, 12, '0'))::uuid, n
+  from generate_series(1, 4) n;
+insert into note select {e} + n, '{tenant}-' || (1 + n % 4), 'note ' || n
+  from generate_series(1, 8) n;
 "#
     )
 }
@@ -455,6 +581,10 @@ async fn rows_of(client: &Client, tenant: i64) -> BTreeMap<String, Vec<String>> 
     let mut rows = BTreeMap::new();
     for (table, owned) in OWNED {
         let owned = owned
+            .replace(
+                "$BOARDS",
+                "(select id from board where project_id in $PROJECTS)",
+            )
             .replace(
                 "$GROUPS",
                 "(select id from \"group\" where project_id in $PROJECTS)",

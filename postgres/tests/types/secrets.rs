@@ -243,9 +243,13 @@ async fn what_is_looked_at_is_told_nowhere() {
     // What ends a stream by name.
     for sql in [
         &["insert into project values ('s3cr3t-Vv8/new', 1, 's3cr3t-Vv8')"][..],
-        &[r#"update "group" set project_id = 's3cr3t-Vv8/11' where id = 's3cr3t-Vv8/21'"#],
+        // What is fetched has a key that another tenant of the sink has.
         &[
-            "insert into thing values ('s3cr3t-Vv8/x', 's3cr3t-Vv8/y')",
+            "insert into thing values ('s3cr3t-Vv8/91', 's3cr3t-Vv8/21')",
+            r#"update "group" set project_id = 's3cr3t-Vv8/11' where id = 's3cr3t-Vv8/21'"#,
+        ],
+        &[
+            "insert into thing values ('s3cr3t-Vv8/92', 's3cr3t-Vv8/y')",
             r#"insert into "group" values ('s3cr3t-Vv8/y', 's3cr3t-Vv8/11')"#,
         ],
         &["truncate thing"],

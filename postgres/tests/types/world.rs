@@ -132,6 +132,7 @@ impl Move {
             graph: Arc::new(manifest_from_str("manifest.yaml", case.manifest).unwrap()),
             spine: Arc::new(Spine::default()),
             source: options(&dsns.0),
+            primary: options(&dsns.0),
             sink: options(&dsns.1),
             acknowledged: None,
             sink_identity: None,
@@ -161,6 +162,7 @@ impl Move {
     pub(crate) fn act_as(&mut self, source: &str, sink: &str) {
         self.dsns = (source.to_owned(), sink.to_owned());
         self.job.source = options(source);
+        self.job.primary = options(source);
         self.job.sink = options(sink);
     }
 
