@@ -22,25 +22,46 @@
 //!   time, between two seconds and an hour.
 //! * Errors and logs say which message it was, never what was in it.
 
+mod backfill;
 pub mod category;
+mod cells;
+pub mod diagnostics;
 mod drain;
 mod message;
+mod model;
 mod options;
 mod receivers;
+mod replicated;
+pub mod runner;
+pub mod sentry;
 mod server_error;
 mod silo;
 mod table;
+pub mod testing;
+mod tombstone;
 mod write;
 
+pub use backfill::{BACKFILLS_PER_MINUTE, BackfillError, Backfilled, Backfills, Watermark};
 pub use category::{CategoryDef, Registry, RegistryError, ScopeDef};
+pub use cells::{CellDirectory, InferTargets, MappingTables, NoCells, Targets};
 pub use drain::{
     AtomicError, Committed, DeliveryError, Drain, DrainError, DrainSettings, Partition, Report,
     StartError, Undelivered,
 };
 pub use message::{CellOutbox, ControlOutbox, Message, Outbox, Shard};
+pub use model::{Ids, Model, Sequence, Snowflake, find};
 pub use options::{FixedOptions, OptionError, OptionTable, Options};
 pub use receivers::{BoxError, Delivery, Receiver, Receivers};
+pub use replicated::{Replicated, infer_shard_column};
 pub use server_error::ServerError;
 pub use silo::{BadCellName, Cell, CellName, Control, Here, Silo, Target};
 pub use table::{Table, TableError, TableName};
+pub use tombstone::{
+    Cascade, CascadeError, LookBack, OnDelete, Tombstone, TombstoneService, TombstoneTable,
+    maybe_process_tombstone,
+};
 pub use write::{Touched, WriteError, Writer};
+
+// What `model!` names, so that an application need not.
+#[doc(hidden)]
+pub use tokio_postgres::{Error as PgError, Row, types::ToSql};

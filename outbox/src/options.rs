@@ -37,6 +37,24 @@ pub enum OptionError {
         #[source]
         source: BoxError,
     },
+    /// It is not a number.
+    #[error("the option {key} must be a whole number, and is {found}")]
+    NotANumber {
+        /// Its key.
+        key: String,
+        /// What kind of thing it is.
+        found: &'static str,
+    },
+    /// It is not a list of texts.
+    #[error("the option {key} must be a list of texts, and {place} is {found}")]
+    NotTexts {
+        /// Its key.
+        key: String,
+        /// Which part of it: `it`, or the entry's number, from 1.
+        place: String,
+        /// What kind of thing that is.
+        found: &'static str,
+    },
     /// It is not a list of numbers.
     #[error("the option {key} must be a list of whole numbers, and {place} is {found}")]
     NotNumbers {
@@ -154,29 +172,73 @@ impl Options for OptionTable {
     }
 }
 
+/// A whole number.
+pub(crate) async fn number(
+    options: &dyn Options,
+    client: &Client,
+    key: &str,
+) -> Result<Option<i64>, OptionError> {
+    let Some(value) = read(options, client, key).await? else {
+        return Ok(None);
+    };
+    match value.as_i64() {
+        Some(number) => Ok(Some(number)),
+        None => Err(OptionError::NotANumber {
+            key: key.to_owned(),
+            found: match value {
+                Value::Number(_) => "a number with a fraction or out of range",
+                _ => kind(&value),
+            },
+        }),
+    }
+}
+
 /// A list of whole numbers; none where the option is not set.
 pub(crate) async fn numbers(
     options: &dyn Options,
     client: &Client,
     key: &str,
 ) -> Result<Vec<i64>, OptionError> {
-    let not_numbers = |place: String, value: &Value| OptionError::NotNumbers {
+    let fault = |place, found| OptionError::NotNumbers {
         key: key.to_owned(),
         place,
-        found: kind(value),
+        found,
     };
-    match read(options, client, key).await? {
-        None => Ok(Vec::new()),
-        Some(Value::Array(values)) => values
-            .iter()
-            .enumerate()
-            .map(|(at, value)| {
-                let number = value.as_i64();
-                number.ok_or_else(|| not_numbers(format!("entry {}", at + 1), value))
-            })
-            .collect(),
-        Some(value) => Err(not_numbers("it".to_owned(), &value)),
-    }
+    let numbers = list(options, client, key, Value::as_i64, fault).await?;
+    Ok(numbers.unwrap_or_default())
+}
+
+/// A list of texts; nothing where the option is not set.
+pub(crate) async fn texts(
+    options: &dyn Options,
+    client: &Client,
+    key: &str,
+) -> Result<Option<Vec<String>>, OptionError> {
+    let fault = |place, found| OptionError::NotTexts {
+        key: key.to_owned(),
+        place,
+        found,
+    };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    list(options, client, key, text, fault).await
+}
+
+async fn list<T>(
+    options: &dyn Options,
+    client: &Client,
+    key: &str,
+    entry: impl Fn(&Value) -> Option<T>,
+    fault: impl Fn(String, &'static str) -> OptionError,
+) -> Result<Option<Vec<T>>, OptionError> {
+    let values = match read(options, client, key).await? {
+        None => return Ok(None),
+        Some(Value::Array(values)) => values,
+        Some(value) => return Err(fault("it".to_owned(), kind(&value))),
+    };
+    let entries = values.iter().enumerate().map(|(at, value)| {
+        entry(value).ok_or_else(|| fault(format!("entry {}", at + 1), kind(value)))
+    });
+    Ok(Some(entries.collect::<Result<_, _>>()?))
 }
 
 async fn read(
@@ -196,7 +258,7 @@ fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number with a fraction or out of range",
+        Value::Number(_) => "a number",
         Value::String(_) => "a text",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",

@@ -7,9 +7,11 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use tokio_postgres::Client;
 
+use crate::cells::CellDirectory;
 use crate::server_error::ServerError;
 use crate::silo::Silo;
 
@@ -84,11 +86,18 @@ pub(crate) fn quoted(identifier: &str) -> String {
 }
 
 /// The table of an outbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Table<S> {
     name: TableName,
     target_column: String,
+    cells: Option<Arc<dyn CellDirectory>>,
     silo: PhantomData<S>,
+}
+
+impl<S: Silo> fmt::Debug for Table<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table({} of {})", self.name, S::NAME)
+    }
 }
 
 /// A table that cannot be made or cannot hold an outbox.
@@ -139,6 +148,7 @@ impl<S: Silo> Default for Table<S> {
         Self {
             name: TableName::new(S::TABLE),
             target_column: "region_name".to_owned(),
+            cells: None,
             silo: PhantomData,
         }
     }
@@ -160,6 +170,17 @@ impl<S: Silo> Table<S> {
     pub fn target_column(mut self, column: impl Into<String>) -> Self {
         self.target_column = column.into();
         self
+    }
+
+    /// Asks this directory which cells a model's change is for.
+    #[must_use]
+    pub fn cells(mut self, directory: impl CellDirectory) -> Self {
+        self.cells = Some(Arc::new(directory));
+        self
+    }
+
+    pub(crate) fn directory(&self) -> Option<&dyn CellDirectory> {
+        self.cells.as_deref()
     }
 
     /// Its name.

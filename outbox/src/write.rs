@@ -20,6 +20,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::category::CategoryDef;
 use crate::message::{Outbox, Payload, Shard};
+use crate::receivers::BoxError;
 use crate::server_error::ServerError;
 use crate::silo::{Silo, Target};
 use crate::table::{Table, TableName, quoted};
@@ -32,7 +33,7 @@ const ROWS_AT_ONCE: usize = 1_000;
 /// The transaction stays the caller's: to commit it, to roll it back, and to do in it what the
 /// messages tell of.
 pub struct Writer<'t, S: Silo> {
-    pub(crate) transaction: &'t Transaction<'t>,
+    transaction: &'t Transaction<'t>,
     table: &'t Table<S>,
     touched: Mutex<BTreeSet<Shard<S>>>,
 }
@@ -46,7 +47,7 @@ pub struct Touched<S: Silo> {
 
 /// A message that was not written. The transaction is as the server left it: a refused statement
 /// has ended it, what is refused before a statement has not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The category is no longer in use.
     #[error(
@@ -79,6 +80,47 @@ pub enum WriteError {
         /// What the server said.
         source: ServerError,
     },
+    /// The server refused a model's row.
+    #[error("{doing} {table}: {source}")]
+    Row {
+        /// What was being done.
+        doing: &'static str,
+        /// The model's table.
+        table: TableName,
+        /// What the server said.
+        source: ServerError,
+    },
+    /// There is no such row to change.
+    #[error("update {table}: there is no row {id}")]
+    NoRow {
+        /// The model's table.
+        table: TableName,
+        /// The id.
+        id: i64,
+    },
+    /// The model does not say its shard.
+    #[error(
+        "row {id} of {table} has no shard for category {category}: the column of scope {} is no \
+         whole number", .category.scope
+    )]
+    NoShard {
+        /// The model's table.
+        table: TableName,
+        /// The row's id.
+        id: i64,
+        /// The model's category.
+        category: CategoryDef,
+    },
+    /// It is not known which cells the message is for.
+    #[error("row {id} of {table}: which cells is it for?")]
+    NoTarget {
+        /// The model's table.
+        table: TableName,
+        /// The row's id.
+        id: i64,
+        /// Why.
+        source: BoxError,
+    },
 }
 
 impl<S: Silo> fmt::Debug for Writer<'_, S> {
@@ -110,6 +152,10 @@ impl<'t, S: Silo> Writer<'t, S> {
     #[must_use]
     pub fn transaction(&self) -> &'t Transaction<'t> {
         self.transaction
+    }
+
+    pub(crate) fn table(&self) -> &'t Table<S> {
+        self.table
     }
 
     /// Writes a message.
@@ -214,8 +260,8 @@ impl<S: Silo> Table<S> {
                 };
                 format!(
                     "(${scope}::int4, ${shard}::int8, ${category}::int4, ${object}::int8, \
-                     ${payload}, clock_timestamp(), '2016-08-01 00:00:00+00', \
-                     clock_timestamp(){target})"
+                     ${payload}, statement_timestamp(), '2016-08-01 00:00:00+00', \
+                     statement_timestamp(){target})"
                 )
             })
             .collect();

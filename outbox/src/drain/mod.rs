@@ -156,6 +156,21 @@ impl<S: Silo> Drain<S> {
         &self.registry
     }
 
+    pub(crate) fn option_source(&self) -> &dyn Options {
+        &*self.options
+    }
+
+    /// Whether it was told to stop.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Resolves when it is told to stop.
+    pub async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
     /// Does work in a transaction of its own, commits, and delivers what the work wrote.
     ///
     /// The messages are delivered before this returns, and what goes wrong with that is in
@@ -275,6 +290,17 @@ impl<S: Silo> Drain<S> {
             skipped.extend(shards.into_iter().map(|shard| (scope.number, shard)));
         }
         Ok(skipped)
+    }
+
+    /// How many messages there are; no more than `most` are counted.
+    pub(crate) async fn queued_up_to(&self, client: &Client, most: u32) -> Result<i64, DrainError> {
+        let count = format!(
+            "select count(*) from (select from {} limit {most}) as counted",
+            self.table.name().sql()
+        );
+        let rows = client.query_typed(&count, &[]).await;
+        let rows = rows.map_err(self.server("count the messages of"))?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
     }
 
     fn server(&self, doing: &'static str) -> impl Fn(tokio_postgres::Error) -> DrainError {

@@ -25,7 +25,7 @@ pub struct DrainSettings {
 impl Default for DrainSettings {
     fn default() -> Self {
         Self {
-            batch_messages: 100,
+            batch_messages: 500,
             batch_time: Duration::from_millis(50),
             batch_bytes: 4 << 20,
             delete_rows: 1_000,

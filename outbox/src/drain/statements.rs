@@ -34,7 +34,7 @@ pub(crate) struct Statements {
     /// The same, refused rather than waited for.
     pub(crate) lock_head_nowait: String,
     /// The next messages of a shard. Parameters: the shard, the highest id of a head, how many rows
-    /// to look at, how many bytes of payload to bring.
+    /// to look at, how many messages to choose, how many bytes of payload to bring.
     pub(crate) choose: String,
     /// Deletes rows by id. Parameters: the ids.
     pub(crate) delete: String,
@@ -62,8 +62,8 @@ const NEXT_DELAY: &str = "case when isfinite(scheduled_for) and isfinite(schedul
      else interval '2 seconds' end";
 
 /// A schedule further away than the longest delay was written by a clock that was wrong.
-pub(crate) const DUE: &str = "(scheduled_for <= clock_timestamp() \
-                              or scheduled_for > clock_timestamp() + interval '1 hour')";
+pub(crate) const DUE: &str = "(scheduled_for <= statement_timestamp() \
+                              or scheduled_for > statement_timestamp() + interval '1 hour')";
 
 /// A shard as it stands in statements: its columns, and its parameters.
 struct Keys {
@@ -132,8 +132,8 @@ impl Statements {
         let head = format!("select id from {name} {all} limit 1");
         let delay = format!("make_interval(secs => ${n}::float8)");
         let put_off = format!(
-            "update {name} set scheduled_from = clock_timestamp(), \
-             scheduled_for = clock_timestamp() + {delay}"
+            "update {name} set scheduled_from = statement_timestamp(), \
+             scheduled_for = statement_timestamp() + {delay}"
         );
         Self {
             take: take(&name, &head, n),
@@ -172,8 +172,8 @@ fn take(name: &str, head: &str, n: usize) -> String {
         "with lock as materialized (
             select pg_try_advisory_xact_lock(${n}::int8) as locked
         ), taken as (
-            update {name} set scheduled_from = clock_timestamp(),
-                scheduled_for = clock_timestamp() + {NEXT_DELAY}
+            update {name} set scheduled_from = statement_timestamp(),
+                scheduled_for = statement_timestamp() + {NEXT_DELAY}
             where id = ({head} for update nowait) and {DUE}
             returning extract(epoch from scheduled_for - scheduled_from)::float8 as delay_secs
         )
@@ -186,13 +186,14 @@ fn take(name: &str, head: &str, n: usize) -> String {
 fn choose(name: &str, keys: &Keys) -> String {
     let (equal, n) = (&keys.equal, keys.next);
     let first_rows = keys.in_order(&format!("${n}::int8"));
-    let (rows, bytes) = (n + 1, n + 2);
+    let (rows, messages, bytes) = (n + 1, n + 2, n + 3);
     format!(
         "with head as materialized (
             select id, category, object_identifier from {name} {first_rows} limit ${rows}::int8
         ), chosen as (
             select category, object_identifier, min(id) as first_id
             from head group by category, object_identifier
+            order by first_id limit ${messages}::int8
         ), message as materialized (
             select chosen.first_id, chosen.category, chosen.object_identifier, seen.ids,
                 newest.payload::text as payload,
@@ -215,7 +216,7 @@ fn choose(name: &str, keys: &Keys) -> String {
         )
         select category::int4, object_identifier::int8, ids::int8[], payload, date_added,
             scheduled_for,
-            greatest(extract(epoch from clock_timestamp() - oldest), 0)::float8 as queued_secs
+            greatest(extract(epoch from statement_timestamp() - oldest), 0)::float8 as queued_secs
         from measured
         where coalesce(before, 0) < ${bytes}::int8
         order by first_id",
@@ -309,5 +310,110 @@ impl Fnv {
         for byte in (bytes.len() as u64).to_be_bytes().iter().chain(bytes) {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use monarch_harness::{PgVersion, fresh_name, shared};
+    use tokio_postgres::Client;
+
+    use super::*;
+    use crate::silo::{Cell, CellName, Control, Here};
+
+    /// A table with a million rows, its indexes built afterwards, which is quicker.
+    async fn million<S: Silo>(version: PgVersion, target: &str) -> (Client, Table<S>) {
+        let cluster = shared::cluster(version).await;
+        let name = fresh_name("plans");
+        cluster.create_database(&name).await.unwrap();
+        let client = cluster.admin(&name).await.unwrap();
+        let table = Table::<S>::default();
+        let create = table.create_sql();
+        let (bare, _) = create.split_once(';').unwrap();
+        client.batch_execute(bare).await.unwrap();
+        let fill = format!(
+            "insert into {} (shard_scope, shard_identifier, category, object_identifier{}) \
+             select n % 3, n % 100, n % 7, n{} from generate_series(1, 1000000) n;",
+            table.name().sql(),
+            if S::TARGETED { ", region_name" } else { "" },
+            if S::TARGETED { target } else { "" },
+        );
+        client.batch_execute(&fill).await.unwrap();
+        table.create(&client).await.unwrap();
+        client.batch_execute("analyze").await.unwrap();
+        (client, table)
+    }
+
+    /// The plan of a statement, as a drain's transaction would have it.
+    async fn plan(client: &mut Client, sql: &str, parameters: &[Parameter<'_>]) -> String {
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute(SETTINGS).await.unwrap();
+        let explain = format!("explain {sql}");
+        let rows = transaction.query_typed(&explain, parameters).await.unwrap();
+        let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        lines.join("\n")
+    }
+
+    async fn every_plan_walks_an_index<S: Silo>(shard: Shard<S>, version: PgVersion) {
+        let (mut client, table) = million::<S>(version, ", 'de'").await;
+        let statements = Statements::new(&table);
+        let target = shard.target_name();
+        let with = |more: &[Parameter<'static>]| {
+            let mut parameters = shard.parameters(&target);
+            parameters.extend_from_slice(more);
+            parameters
+        };
+        let number: Parameter<'static> = (&500_000_i64, Type::INT8);
+        let rows: Parameter<'static> = (&1_000_i64, Type::INT8);
+        let messages: Parameter<'static> = (&500_i64, Type::INT8);
+        let delay: Parameter<'static> = (&2.0_f64, Type::FLOAT8);
+        let count: Parameter<'static> = (&100_i32, Type::INT4);
+        let ids: Vec<i64> = (1..1000).collect();
+        let all = [
+            (&statements.take, with(std::slice::from_ref(&number))),
+            (&statements.lock_head, with(&[])),
+            (&statements.lock_head_nowait, with(&[])),
+            (
+                &statements.choose,
+                with(&[number.clone(), rows, messages, number.clone()]),
+            ),
+            (&statements.delete, vec![(&ids as _, Type::INT8_ARRAY)]),
+            (&statements.put_off_head, with(std::slice::from_ref(&delay))),
+            (&statements.put_off_shard, with(&[delay, number.clone()])),
+            (&statements.make_due, with(&[])),
+            (&statements.head_upto, with(std::slice::from_ref(&number))),
+            (&statements.shards, with(&[number, count])),
+            (&statements.highest, with(&[])),
+            (&statements.ids, vec![]),
+        ];
+        for (sql, parameters) in &all {
+            let plan = plan(&mut client, sql, parameters).await;
+            assert!(!plan.contains("Seq Scan"), "{sql}\n{plan}");
+            assert!(plan.contains("Index"), "{sql}\n{plan}");
+            // By the primary key alone are found only rows whose ids are known.
+            let by_key = plan.contains(" using sentry_regionoutbox_pkey")
+                && plan.contains("Filter: (ROW(shard_scope");
+            assert!(!by_key, "{sql}\n{plan}");
+        }
+    }
+
+    #[tokio::test]
+    async fn at_a_million_rows_every_query_of_a_cells_drain_walks_an_index() {
+        let shard = Shard::<Cell> {
+            target: Here,
+            scope: 0,
+            identifier: 42,
+        };
+        every_plan_walks_an_index(shard, PgVersion::V16).await;
+    }
+
+    #[tokio::test]
+    async fn at_a_million_rows_every_query_of_controls_drain_walks_an_index() {
+        let shard = Shard::<Control> {
+            target: CellName::new("de").unwrap(),
+            scope: 0,
+            identifier: 42,
+        };
+        every_plan_walks_an_index(shard, PgVersion::V16).await;
     }
 }

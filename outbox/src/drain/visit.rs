@@ -28,6 +28,10 @@ use crate::silo::Silo;
 /// Rows of a shard that a failure marks.
 const ROWS_PUT_OFF: i64 = 10_000;
 
+/// Rows that are looked at for a message: more, and rows are read in vain where nothing is coalesced;
+/// fewer, and a batch is small where much is.
+const ROWS_A_MESSAGE: i64 = 2;
+
 /// In whose name a shard is visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
@@ -321,13 +325,17 @@ impl<S: Silo> Visit<'_, S> {
         let number: [Parameter<'_>; 1] = [(&number, Type::INT8)];
         let target = self.shard.target_name();
         let shard = self.shard.parameters(&target);
-        let rows = i64::from(settings.batch_messages.max(1));
+        let messages = i64::from(settings.batch_messages.max(1));
+        let rows = messages * ROWS_A_MESSAGE;
         let bytes = i64::from(settings.batch_bytes.max(1));
         let mut choice = self.shard.parameters(&target);
         choice.push((&self.upto, Type::INT8));
         choice.push((&rows, Type::INT8));
+        choice.push((&messages, Type::INT8));
         choice.push((&bytes, Type::INT8));
+        // In this order, so that the first failure is reported and not those that follow from it.
         let (_, locked, head, chosen) = tokio::try_join!(
+            biased;
             transaction.batch_execute(&set),
             transaction.query_typed(lock, &number),
             transaction.query_typed(head, &shard),

@@ -126,6 +126,18 @@ struct Cursor {
     id: i64,
 }
 
+impl Cursor {
+    /// Before every message.
+    fn start<S: Silo>() -> Self {
+        Self {
+            target: S::TARGETED.then(String::new),
+            scope: i32::MIN,
+            identifier: i64::MIN,
+            id: i64::MIN,
+        }
+    }
+}
+
 impl<S: Silo> Drain<S> {
     /// The ids in the table, cut into so many partitions; none where it is empty.
     ///
@@ -137,13 +149,9 @@ impl<S: Silo> Drain<S> {
         client: &Client,
         parts: u32,
     ) -> Result<Vec<Partition>, DrainError> {
-        let row = client.query_typed(&self.statements.ids, &[]).await;
-        let rows = row.map_err(self.server("read the ids of"))?;
-        let ids: Option<(Option<i64>, Option<i64>)> =
-            rows.first().map(|row| (row.get(0), row.get(1)));
-        Ok(match ids {
-            Some((Some(lowest), Some(highest))) => Partition::cut(lowest, highest, parts),
-            _ => Vec::new(),
+        Ok(match self.id_range(client).await? {
+            Some((lowest, highest)) => Partition::cut(lowest, highest, parts),
+            None => Vec::new(),
         })
     }
 
@@ -158,12 +166,7 @@ impl<S: Silo> Drain<S> {
         partition: Partition,
     ) -> Result<Report, DrainError> {
         let mut report = Report::default();
-        let mut cursor = Cursor {
-            target: S::TARGETED.then(String::new),
-            scope: i32::MIN,
-            identifier: i64::MIN,
-            id: i64::MIN,
-        };
+        let mut cursor = Cursor::start::<S>();
         while !self.stop.is_cancelled() {
             let skipped = self.skipped(client).await?;
             let (found, next) = self.page(client, &cursor, partition, &mut report).await?;
@@ -177,6 +180,50 @@ impl<S: Silo> Drain<S> {
             }
         }
         Ok(report)
+    }
+
+    /// Delivers everything that is there, due or not: for tests. One round: what receivers write
+    /// meanwhile may be left.
+    pub(crate) async fn everything(&self, client: &mut Client) -> Result<Report, DrainError> {
+        let mut report = Report::default();
+        let mut cursor = Cursor::start::<S>();
+        loop {
+            let (found, next) = self
+                .page(client, &cursor, Partition::ALL, &mut report)
+                .await?;
+            for found in found {
+                let visited = self.visit(client, &found.shard, How::AtCommit).await?;
+                report.add(visited);
+            }
+            match next {
+                Some(next) => cursor = next,
+                None => return Ok(report),
+            }
+        }
+    }
+
+    /// The depth of the deepest shard, as far as its first `most` messages show.
+    pub(crate) async fn deepest(&self, client: &Client, most: u32) -> Result<i64, DrainError> {
+        let keys = self.table.shard_columns().join(", ");
+        let depth = format!(
+            "select coalesce(max(depth), 0) from (select count(*) as depth from \
+             (select {keys} from {} limit {most}) as counted group by {keys}) as shard",
+            self.table.name().sql()
+        );
+        let rows = client.query_typed(&depth, &[]).await;
+        let rows = rows.map_err(self.server("measure the shards of"))?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    }
+
+    /// The lowest and the highest id.
+    pub(crate) async fn id_range(&self, client: &Client) -> Result<Option<(i64, i64)>, DrainError> {
+        let rows = client.query_typed(&self.statements.ids, &[]).await;
+        let rows = rows.map_err(self.server("read the ids of"))?;
+        let range = rows.first().map(|row| (row.get(0), row.get(1)));
+        Ok(match range {
+            Some((Some(lowest), Some(highest))) => Some((lowest, highest)),
+            _ => None,
+        })
     }
 
     async fn visit_found(
@@ -246,6 +293,7 @@ impl<S: Silo> Drain<S> {
         parameters.push((&cursor.id, Type::INT8));
         parameters.push((&SHARDS_AT_ONCE, Type::INT4));
         let (_, rows) = tokio::try_join!(
+            biased;
             transaction.batch_execute(SETTINGS),
             transaction.query_typed(&self.statements.shards, &parameters),
         )

@@ -2,7 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod backfill;
+mod diagnostics;
 mod drain;
+mod faults;
 mod fixture;
+mod replicated;
+mod runner;
 mod storage;
+mod testing;
+mod tombstones;
 mod writing;

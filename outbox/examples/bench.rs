@@ -1,0 +1,148 @@
+//! Measures a drain: `make bench-outbox`, or with arguments of one's own:
+//! `cargo run --release -p monarch-outbox --example bench -- QUEUED…`.
+//!
+//! For each length of the queue, messages drained per second with receivers that do nothing, by one
+//! drain and by eight, with every message its own and with a hundred coalesced into one; then how
+//! long a message takes that is delivered at its commit. The server is one of the harness, which does
+//! not sync to disk; drains and server share the machine's cores.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, fresh_name};
+use monarch_outbox::{
+    Cell, CellOutbox, Drain, Partition, Receivers, Registry, Table, sentry::Category,
+};
+use tokio_postgres::Client;
+
+/// Shards that the messages are spread over.
+const SHARDS: u64 = 1_000;
+
+/// What is drained in one measurement, at most; longer queues are measured with this many taken.
+const TAKEN: u64 = 500_000;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let queued: Result<Vec<u64>, _> = std::env::args().skip(1).map(|word| word.parse()).collect();
+    let queued = match queued.context("each argument is a length of the queue")? {
+        none if none.is_empty() => vec![10_000, 100_000, 1_000_000],
+        some => some,
+    };
+    let options = ClusterOptions::new(PgVersion::V16)
+        .setting("shared_buffers = 1GB")
+        .setting("max_wal_size = 16GB");
+    let cluster = Cluster::start(options).await?;
+    for queued in queued {
+        for coalesced in [1, 100] {
+            for drains in [1, 8] {
+                drain_queue(&cluster, queued, coalesced, drains).await?;
+            }
+        }
+        commit_latency(&cluster, queued).await?;
+    }
+    Ok(())
+}
+
+fn drain() -> Result<Drain<Cell>> {
+    let receivers = Receivers::new().ignore(Category::ProjectUpdate);
+    Ok(Drain::new(
+        Table::default(),
+        Registry::new(Category::ALL)?,
+        receivers,
+    )?)
+}
+
+/// A database with so many messages, `coalesced` of them for each object.
+async fn database(cluster: &Cluster, queued: u64, coalesced: u64) -> Result<(String, Client)> {
+    let name = fresh_name("bench");
+    cluster.create_database(&name).await?;
+    let client = cluster.admin(&name).await?;
+    let create = Table::<Cell>::default().create_sql();
+    let (bare, _) = create
+        .split_once(';')
+        .context("the table and its indexes")?;
+    client.batch_execute(bare).await?;
+    let fill = format!(
+        "insert into sentry_regionoutbox
+             (shard_scope, shard_identifier, category, object_identifier, payload)
+         select 0, (n / {coalesced}) % {SHARDS}, 8, n / {coalesced}, '{{\"slug\": \"a-project\"}}'
+         from generate_series(0, {queued} - 1) n"
+    );
+    client.batch_execute(&fill).await?;
+    Table::<Cell>::default().create(&client).await?;
+    client.batch_execute("analyze; checkpoint").await?;
+    Ok((name, client))
+}
+
+async fn drain_queue(cluster: &Cluster, queued: u64, coalesced: u64, drains: u32) -> Result<()> {
+    let (name, client) = database(cluster, queued, coalesced).await?;
+    // Of a long queue only the first shards are drained: the rest stays, and is in the way.
+    let last_shard = i64::try_from(SHARDS * TAKEN.min(queued) / queued)?;
+    let drain = Arc::new(drain()?);
+    let begun = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..i64::from(drains) {
+        let (drain, mut client) = (Arc::clone(&drain), cluster.admin(&name).await?);
+        tasks.spawn(async move {
+            if last_shard == i64::try_from(SHARDS)? {
+                let report = drain.partition(&mut client, Partition::ALL).await?;
+                return anyhow::Ok(report.delivered + report.coalesced);
+            }
+            let mut done = 0;
+            for shard in (n..last_shard).step_by(usize::try_from(drains)?) {
+                let shard =
+                    monarch_outbox::Shard::cell(monarch_outbox::sentry::Scope::Organization, shard);
+                let report = drain.shard(&mut client, &shard).await?;
+                done += report.delivered + report.coalesced;
+            }
+            Ok(done)
+        });
+    }
+    let mut done = 0;
+    while let Some(part) = tasks.join_next().await {
+        done += part??;
+    }
+    let took = begun.elapsed();
+    let rate = done as f64 / took.as_secs_f64();
+    eprintln!(
+        "{queued:>9} queued, {coalesced:>3}:1 coalesced, {drains} drains: {done:>8} messages in \
+         {:>6.2} s, {rate:>8.0}/s",
+        took.as_secs_f64()
+    );
+    drop(client);
+    drop_database(cluster, &name).await
+}
+
+async fn commit_latency(cluster: &Cluster, queued: u64) -> Result<()> {
+    let (name, mut client) = database(cluster, queued, 1).await?;
+    let drain = drain()?;
+    let mut took: Vec<Duration> = Vec::new();
+    for n in 0..500 {
+        let begun = Instant::now();
+        let work = drain.atomic(&mut client, async |outbox| {
+            // A shard of its own: what waits in others is not in the way.
+            outbox
+                .write(&CellOutbox::new(Category::ProjectUpdate, 1_000_000 + n, n))
+                .await
+        });
+        work.await?.flushed?;
+        took.push(begun.elapsed());
+    }
+    took.sort();
+    eprintln!(
+        "{queued:>9} queued, begin to delivered at commit: median {:.2} ms, 99th of a hundred {:.2} ms",
+        took[took.len() / 2].as_secs_f64() * 1e3,
+        took[took.len() * 99 / 100].as_secs_f64() * 1e3
+    );
+    drop(client);
+    drop_database(cluster, &name).await
+}
+
+async fn drop_database(cluster: &Cluster, name: &str) -> Result<()> {
+    let admin = cluster.admin("postgres").await?;
+    admin
+        .batch_execute(&format!("drop database \"{name}\" with (force)"))
+        .await?;
+    Ok(())
+}

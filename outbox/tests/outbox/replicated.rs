@@ -1,0 +1,394 @@
+//! Replicated models: a row and its messages, in one transaction, singly and in bulk.
+
+use std::sync::{Arc, Mutex};
+
+use monarch_outbox::{
+    BoxError, CategoryDef, Cell, CellName, Control, Delivery, Drain, MappingTables, Partition,
+    Receivers, Replicated, Table, Targets, WriteError, find,
+};
+use serde_json::{Value, json};
+
+use crate::fixture::{Category, Db, registry};
+
+monarch_outbox::model! {
+    /// A member of an organization, in a cell.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct Member in Cell table "sentry_organizationmember" {
+        pub(crate) organization_id: i64,
+        pub(crate) email: Option<String>,
+    }
+}
+
+/// What the handlers of these tests were called with.
+pub(crate) type Calls = Mutex<Vec<String>>;
+
+impl Replicated for Member {
+    const CATEGORY: CategoryDef = Category::Member.def();
+    const REPLICATION_VERSION: u32 = 2;
+    type Services = Calls;
+
+    async fn handle_async_replication(
+        &self,
+        calls: &Calls,
+        delivery: &Delivery<'_, Cell>,
+    ) -> Result<(), BoxError> {
+        let shard = delivery.message().shard_identifier();
+        calls
+            .lock()
+            .unwrap()
+            .push(format!("{} in {shard}: {:?}", self.id, self.email));
+        Ok(())
+    }
+
+    async fn handle_async_deletion(
+        calls: &Calls,
+        delivery: &Delivery<'_, Cell>,
+    ) -> Result<(), BoxError> {
+        let message = delivery.message();
+        let call = format!(
+            "{} gone: {}",
+            message.object_identifier,
+            json!(message.payload)
+        );
+        calls.lock().unwrap().push(call);
+        Ok(())
+    }
+
+    fn payload_for_update(&self) -> Option<Value> {
+        Some(json!({"of": self.organization_id}))
+    }
+}
+
+monarch_outbox::model! {
+    /// An organization, whose own id is its shard; ids are the application's.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct Organization in Cell table "sentry_organization" snowflake {
+        pub(crate) slug: String,
+    }
+}
+
+impl Replicated for Organization {
+    const CATEGORY: CategoryDef = Category::OrganizationUpdate.def();
+    type Services = ();
+
+    async fn handle_async_replication(
+        &self,
+        (): &(),
+        _: &Delivery<'_, Cell>,
+    ) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    async fn handle_async_deletion((): &(), _: &Delivery<'_, Cell>) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+monarch_outbox::model! {
+    /// A setting of a user, in control.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct Setting in Control table "sentry_setting" {
+        pub(crate) user_id: i64,
+        pub(crate) everywhere: bool,
+    }
+}
+
+impl Replicated for Setting {
+    const CATEGORY: CategoryDef = Category::UserUpdate.def();
+    type Services = Calls;
+
+    async fn handle_async_replication(
+        &self,
+        calls: &Calls,
+        delivery: &Delivery<'_, Control>,
+    ) -> Result<(), BoxError> {
+        let cell = delivery.message().cell_name();
+        calls.lock().unwrap().push(format!("{} to {cell}", self.id));
+        Ok(())
+    }
+
+    async fn handle_async_deletion(
+        calls: &Calls,
+        delivery: &Delivery<'_, Control>,
+    ) -> Result<(), BoxError> {
+        let message = delivery.message();
+        let call = format!(
+            "{} gone from {}",
+            message.object_identifier,
+            message.cell_name()
+        );
+        calls.lock().unwrap().push(call);
+        Ok(())
+    }
+
+    async fn outbox_targets(
+        &self,
+        targets: Targets<'_, Control>,
+    ) -> Result<Vec<CellName>, BoxError> {
+        if self.everywhere {
+            targets.all().await
+        } else {
+            targets.of_user(self.user_id).await
+        }
+    }
+}
+
+monarch_outbox::model! {
+    /// A key of an organization, in control; nothing is overridden.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(crate) struct Key in Control table "sentry_key" {
+        pub(crate) organization_id: Option<i32>,
+    }
+}
+
+impl Replicated for Key {
+    const CATEGORY: CategoryDef = Category::Member.def();
+    type Services = ();
+
+    async fn handle_async_replication(
+        &self,
+        (): &(),
+        _: &Delivery<'_, Control>,
+    ) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    async fn handle_async_deletion((): &(), _: &Delivery<'_, Control>) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// The tables of the models, and where organizations live.
+pub(crate) async fn database() -> Db {
+    let db = Db::new().await;
+    db.run(
+        "create table sentry_organizationmember (
+             id bigserial primary key, email text, organization_id bigint);
+         create table sentry_organization (id bigint primary key, slug text);
+         create table sentry_setting (
+             id bigint generated always as identity primary key, user_id bigint,
+             everywhere boolean);
+         create table sentry_key (
+             id bigint generated by default as identity primary key, organization_id integer);
+         create table sentry_organizationmapping (organization_id bigint, region_name varchar(48));
+         create table sentry_organizationmembermapping (organization_id bigint, user_id bigint);
+         insert into sentry_organizationmapping values (1, 'de'), (2, 'us'), (3, 'us'), (4, 'jp');
+         insert into sentry_organizationmembermapping values (1, 7), (2, 7), (3, 7);",
+    )
+    .await;
+    db
+}
+
+pub(crate) fn member(organization_id: i64, email: &str) -> Member {
+    Member {
+        id: 0,
+        organization_id,
+        email: Some(email.to_owned()),
+    }
+}
+
+/// A drain of the cell with the members' handlers.
+pub(crate) fn members(calls: &Arc<Calls>) -> Drain<Cell> {
+    let receivers = Receivers::new().replicated::<Member>(Arc::clone(calls));
+    Drain::new(Table::default(), registry(), receivers).unwrap()
+}
+
+fn taken(calls: &Calls) -> Vec<String> {
+    std::mem::take(&mut *calls.lock().unwrap())
+}
+
+/// From a change to its effect on the other side, by the model's own handlers.
+#[tokio::test]
+async fn a_model_is_replicated_and_its_deletion_told() {
+    let mut db = database().await;
+    let calls = Arc::new(Calls::default());
+    let drain = members(&calls);
+    let mut ada = member(1, "a@b.example");
+    let created = drain.atomic(&mut db.client, async |outbox| outbox.create(&mut ada).await);
+    assert_eq!(created.await.unwrap().flushed.unwrap().delivered, 1);
+    assert_eq!(taken(&calls), ["1 in 1: Some(\"a@b.example\")"]);
+    assert_eq!(
+        find::<Member>(&db.client, ada.id).await.unwrap().as_ref(),
+        Some(&ada)
+    );
+
+    ada.email = None;
+    let updated = drain.atomic(&mut db.client, async |outbox| outbox.update(&ada).await);
+    updated.await.unwrap().flushed.unwrap();
+    assert_eq!(taken(&calls), ["1 in 1: None"]);
+
+    let deleted = drain.atomic(&mut db.client, async |outbox| outbox.delete(&ada).await);
+    deleted.await.unwrap().flushed.unwrap();
+    assert_eq!(taken(&calls), ["1 gone: {\"of\":1}"]);
+    assert_eq!(find::<Member>(&db.client, ada.id).await.unwrap(), None);
+}
+
+/// Create, change and delete before anybody looked: one message, and what is true now.
+#[tokio::test]
+async fn a_row_that_came_and_went_is_told_once() {
+    let mut db = database().await;
+    let calls = Arc::new(Calls::default());
+    let mut ada = member(1, "a@b.example");
+    let done = members(&calls)
+        .atomic(&mut db.client, async |outbox| {
+            outbox.create(&mut ada).await?;
+            outbox.update(&ada).await?;
+            outbox.delete(&ada).await
+        })
+        .await
+        .unwrap();
+    let report = done.flushed.unwrap();
+    assert_eq!((report.delivered, report.coalesced), (1, 2));
+    assert_eq!(taken(&calls), ["1 gone: {\"of\":1}"]);
+}
+
+/// Bulk operations write a message a row, in as few statements as parameters allow.
+#[tokio::test]
+async fn bulk_operations_write_rows_and_messages_together() {
+    let mut db = database().await;
+    let calls = Arc::new(Calls::default());
+    let drain = members(&calls);
+    let mut many: Vec<Member> = (0..12_000).map(|n| member(n % 3, "x")).collect();
+    let created = drain
+        .atomic_without_flush(&mut db.client, async |outbox| {
+            outbox.bulk_create(&mut many).await
+        })
+        .await;
+    let ((), _later) = created.unwrap();
+    assert_eq!((many[0].id, many[11_999].id), (1, 12_000));
+    let as_told = "select count(*) from sentry_regionoutbox join sentry_organizationmember m \
+         on m.id = object_identifier and organization_id = shard_identifier \
+         where category = 3 and shard_scope = 0";
+    assert_eq!(db.number(as_told).await, 12_000);
+    for some in &mut many[..100] {
+        some.email = None;
+    }
+    let ((), _later) = drain
+        .atomic_without_flush(&mut db.client, async |outbox| {
+            outbox.bulk_update(&many[..100]).await?;
+            outbox.bulk_delete(&many[100..200]).await
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        db.number("select count(*) from sentry_organizationmember")
+            .await,
+        11_900
+    );
+    assert_eq!(
+        db.number("select count(*) from sentry_organizationmember where email is null")
+            .await,
+        100
+    );
+    assert_eq!(db.queued().await, 12_200);
+    drain
+        .partition(&mut db.client, Partition::ALL)
+        .await
+        .unwrap();
+    let calls = taken(&calls);
+    assert_eq!(calls.len(), 12_000);
+    assert_eq!(
+        calls.iter().filter(|call| call.contains("gone")).count(),
+        100
+    );
+}
+
+/// A change of a row that is not there tells nobody anything, and the error names the row.
+#[tokio::test]
+async fn a_row_that_is_not_there_is_not_updated() {
+    let mut db = database().await;
+    let drain = members(&Arc::default());
+    let nobody = Member {
+        id: 77,
+        ..member(1, "x")
+    };
+    let error = drain
+        .atomic(&mut db.client, async |outbox| outbox.update(&nobody).await)
+        .await;
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "update sentry_organizationmember: there is no row 77"
+    );
+    assert_eq!(db.queued().await, 0);
+}
+
+/// An organization's shard is its own id; a snowflake id is the application's.
+#[tokio::test]
+async fn an_organization_is_its_own_shard() {
+    let mut db = database().await;
+    let table = Table::<Cell>::default();
+    let transaction = db.client.transaction().await.unwrap();
+    let writer = table.writer(&transaction);
+    let mut organization = Organization {
+        id: 4_400_000_000_001,
+        slug: "acme".to_owned(),
+    };
+    writer.create(&mut organization).await.unwrap();
+    let _ = writer.finish();
+    transaction.commit().await.unwrap();
+    let shard = "select shard_identifier from sentry_regionoutbox where object_identifier = \
+         shard_identifier and category = 2";
+    assert_eq!(db.number(shard).await, 4_400_000_000_001);
+}
+
+/// Control tells each cell of the user's organizations, or those that the model says.
+#[tokio::test]
+async fn control_tells_the_cells_that_a_change_is_for() {
+    let mut db = database().await;
+    let calls = Arc::new(Calls::default());
+    let receivers = Receivers::new().replicated::<Setting>(Arc::clone(&calls));
+    let table = Table::<Control>::default().cells(MappingTables);
+    let drain = Drain::new(table, registry(), receivers).unwrap();
+    let mut setting = Setting {
+        id: 0,
+        user_id: 7,
+        everywhere: false,
+    };
+    let created = drain.atomic(&mut db.client, async |outbox| {
+        outbox.create(&mut setting).await
+    });
+    created.await.unwrap().flushed.unwrap();
+    assert_eq!(taken(&calls), ["1 to de", "1 to us"]);
+    setting.everywhere = true;
+    let deleted = drain.atomic(&mut db.client, async |outbox| outbox.delete(&setting).await);
+    deleted.await.unwrap().flushed.unwrap();
+    assert_eq!(
+        taken(&calls),
+        ["1 gone from de", "1 gone from jp", "1 gone from us"]
+    );
+}
+
+/// Without an override the organization's cell is asked for; what cannot be told is an error.
+#[tokio::test]
+async fn cells_are_inferred_from_the_organization() {
+    let mut db = database().await;
+    let table = Table::<Control>::default().cells(MappingTables);
+    let transaction = db.client.transaction().await.unwrap();
+    let writer = table.writer(&transaction);
+    let mut key = Key {
+        id: 0,
+        organization_id: Some(4),
+    };
+    writer.create(&mut key).await.unwrap();
+    let mut stray = Key {
+        id: 0,
+        organization_id: None,
+    };
+    let error = writer.create(&mut stray).await.unwrap_err();
+    assert!(matches!(error, WriteError::NoShard { id: 2, .. }));
+    let bare = Table::<Control>::default();
+    let error = bare
+        .writer(&transaction)
+        .create(&mut key)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "row 3 of sentry_key: which cells is it for?"
+    );
+    let _ = writer.finish();
+    transaction.commit().await.unwrap();
+    let of = "select count(*) from sentry_controloutbox where region_name = 'jp' \
+         and shard_identifier = 4 and object_identifier = 1";
+    assert_eq!(db.number(of).await, 1);
+}
