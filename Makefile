@@ -26,7 +26,7 @@ histories: servers ## The workflow histories that the replay test reads, made an
 
 .PHONY: servers
 servers: ## Install the servers that tests and demo need, where they are missing
-	tests/harness/install
+	tests/harness/install servers moto azurite
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -26,7 +26,7 @@ use tracing::{debug, info};
 
 use crate::bucket::{Bucket, ByteStream, Reading, ServiceCopy, Stat, hex};
 use crate::error::{BlobError, Doing, FaultKind};
-use crate::key::BlobKey;
+use crate::key::{BlobKey, Kind};
 use crate::limits::{Limits, Memory, Parts, Rate};
 use crate::progress::Progress;
 
@@ -91,6 +91,8 @@ enum Try {
     Taken(Stat),
     /// The source has no such object.
     Missing,
+    /// What is there is no object: a folder of that name.
+    Blocked,
 }
 
 impl Copier {
@@ -135,6 +137,7 @@ impl Copier {
             match self.try_once(&task.key, is_ours).await? {
                 Try::Missing if is_ours => return Ok(trouble(problem::GONE, true)),
                 Try::Missing => return Ok(BlobOutcome::Missing),
+                Try::Blocked => return Ok(trouble(problem::KEY_REFUSED, false)),
                 Try::Taken(there) => return self.compare(task, &there).await,
                 Try::Written(read, passed) => {
                     is_ours = true;
@@ -328,6 +331,7 @@ impl Copier {
     async fn taken(&self, key: &BlobKey) -> Result<Try, BlobError> {
         match self.sink.look(key).await? {
             Some(there) => Ok(Try::Taken(there)),
+            None if self.sink.kind() == Kind::Files => Ok(Try::Blocked),
             None => Err(BlobError::Torn {
                 place: self.sink.place().to_owned(),
                 key: key.clone(),

@@ -77,6 +77,9 @@ impl Fault {
     /// Whether the same request may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
         use io::ErrorKind as Io;
+        if self.is_lost_upload() {
+            return true;
+        }
         match self.kind {
             FaultKind::Busy | FaultKind::Unreachable | FaultKind::Conflict => true,
             FaultKind::Files(kind) => matches!(
@@ -88,6 +91,17 @@ impl Fault {
             | FaultKind::Unsupported
             | FaultKind::Rejected => false,
         }
+    }
+
+    /// Whether the store has forgotten the parts of an object, as one does that was restarted: from
+    /// the first part on it may go well.
+    fn is_lost_upload(&self) -> bool {
+        self.code.as_deref().is_some_and(|code| {
+            matches!(
+                code,
+                "NoSuchUpload" | "InvalidPart" | "InvalidBlockList" | "InvalidBlobOrBlock"
+            )
+        })
     }
 
     /// Whether a file system cannot have this name beside the others.

@@ -25,8 +25,11 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// The first pause after a store asked for fewer requests; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The longest pause, also when the store itself names a longer one.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause that comes of doubling.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause that is made because the store names one.
+const LONGEST_WANTED: Duration = Duration::from_secs(60);
 
 /// How much of an error's text is looked at for the store's word.
 const LOOKED_AT: usize = 16 << 10;
@@ -75,10 +78,9 @@ impl Pressure {
         if paused.until.is_some_and(|until| until > now) && wanted.is_none() {
             return;
         }
-        let pause = wanted
-            .unwrap_or((paused.last * 2).max(FIRST_PAUSE))
-            .min(LONGEST_PAUSE);
-        paused.last = pause;
+        let doubled = (paused.last * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let pause = wanted.map_or(doubled, |wanted| wanted.min(LONGEST_WANTED));
+        paused.last = doubled;
         paused.until = paused.until.max(Some(now + pause));
     }
 

@@ -45,6 +45,21 @@ pub(crate) fn pgbouncer() -> Result<&'static Path> {
     Ok(Path::new("/usr/sbin/pgbouncer"))
 }
 
+/// A server that few tests need, from the folder of its name. The first call in a process sees to
+/// it that it is there.
+#[cfg(feature = "object-stores")]
+pub(crate) fn object_store(part: &'static str) -> Result<PathBuf> {
+    static INSTALLED: std::sync::Mutex<Vec<&'static str>> = std::sync::Mutex::new(Vec::new());
+    let mut installed = INSTALLED
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !installed.contains(&part) {
+        run(Command::new(Path::new(HARNESS).join("install")).arg(part))?;
+        installed.push(part);
+    }
+    Ok(place().join(part))
+}
+
 fn place() -> PathBuf {
     match std::env::var_os("MONARCH_SERVERS") {
         Some(place) if !place.is_empty() => PathBuf::from(place),

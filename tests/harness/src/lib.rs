@@ -15,6 +15,8 @@ mod cluster;
 mod install;
 mod keeper;
 mod name;
+#[cfg(feature = "object-stores")]
+pub mod object_stores;
 mod pooler;
 mod program;
 pub mod shared;
