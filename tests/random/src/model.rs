@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::schema::{Identity, Role, Schema};
+use crate::schema::{Role, Schema};
 
 /// A row's key, as numbers.
 pub type Key = Vec<u32>;
@@ -111,16 +111,6 @@ pub struct State {
     pub tables: Vec<BTreeMap<Key, Row>>,
     /// The organization's key.
     org: u32,
-    /// Of a parent whose children need it not: each key that a row of any transaction before this
-    /// one named or had.
-    known: Vec<BTreeSet<u32>>,
-    /// The same of this transaction's own rows.
-    named: BTreeSet<(usize, u32)>,
-    /// Parents that came behind children of the same transaction.
-    behind: BTreeSet<(usize, u32)>,
-    /// Rows that were nobody's and were tied to a parent that the transaction may yet bring: the
-    /// table, the tie, and of what the move may fail then.
-    awaiting: Vec<(usize, u32, &'static str)>,
 }
 
 impl State {
@@ -130,10 +120,6 @@ impl State {
         Self {
             tables: vec![BTreeMap::new(); schema.tables.len()],
             org,
-            known: vec![BTreeSet::new(); schema.tables.len()],
-            named: BTreeSet::new(),
-            behind: BTreeSet::new(),
-            awaiting: Vec::new(),
         }
     }
 
@@ -170,22 +156,6 @@ impl State {
         let mut causes = Causes::new();
         for op in ops {
             causes.extend(self.apply(schema, op));
-        }
-        // A parent that is not the organization's in the end: its children were passed over before
-        // it came, and that it goes again is not known when it comes.
-        for (table, key) in std::mem::take(&mut self.behind) {
-            let tie = self.tables[table].get(&vec![key]).map(|row| row.tie);
-            if !tie.is_some_and(|tie| self.is_ours(schema, table, &[key], tie)) {
-                causes.insert("child-before-parent");
-            }
-        }
-        for (table, tie, cause) in std::mem::take(&mut self.awaiting) {
-            if self.is_ours(schema, table, &[], Some(tie)) {
-                causes.insert(cause);
-            }
-        }
-        for (table, key) in std::mem::take(&mut self.named) {
-            self.known[table].insert(key);
         }
         causes
     }
@@ -226,26 +196,11 @@ impl State {
         causes
     }
 
-    /// Notes that a row names a parent.
-    fn name(&mut self, schema: &Schema, table: usize, tie: Option<u32>) {
-        if let (Some(edge), Some(tie)) = (&schema.tables[table].edge, tie) {
-            self.named.insert((edge.parent, tie));
-        }
-    }
-
     fn insert(&mut self, schema: &Schema, table: usize, key: &Key, row: Row, causes: &mut Causes) {
-        self.name(schema, table, row.tie);
         let ours = self.is_ours(schema, table, key, row.tie);
         let role = schema.tables[table].role;
         if ours && matches!(role, Role::Root | Role::Static) {
             causes.insert("static-spine-changed");
-        }
-        if role == Role::Parent && schema.is_loose(table) {
-            if self.known[table].contains(&key[0]) {
-                causes.insert("child-before-parent");
-            } else if self.named.contains(&(table, key[0])) {
-                self.behind.insert((table, key[0]));
-            }
         }
         self.tables[table].insert(key.clone(), row);
     }
@@ -261,51 +216,18 @@ impl State {
             large: set.body.map_or(row.large, |body| body == Body::Large),
             version: set.version.unwrap_or(row.version),
         };
-        if set.tie.is_some() {
-            self.name(schema, table, new.tie);
-        }
         let was = self.is_ours(schema, table, key, row.tie);
         let is = self.is_ours(schema, table, &new_key, new.tie);
         let rekeyed = new_key != *key;
         let of = &schema.tables[table];
-        match of.role {
-            Role::Root | Role::Static if (was || is) && (rekeyed || was != is) => {
-                causes.insert("static-spine-changed");
-            }
-            Role::Root | Role::Static => {}
-            Role::Parent => {
-                self.enters((table, was, is), new.tie, "parent-entered", causes);
-                if rekeyed && (was || is) && schema.is_loose(table) {
-                    causes.insert("parent-rekeyed");
-                }
-            }
-            Role::Leaf => {
-                let kept = set.body.is_none() && row.large && of.identity != Identity::Full;
-                if kept {
-                    self.enters((table, was, is), new.tie, "incomplete-row", causes);
-                }
-            }
+        let spine = matches!(of.role, Role::Root | Role::Static);
+        if spine && (was || is) && (rekeyed || was != is) {
+            causes.insert("static-spine-changed");
         }
         self.tables[table].remove(key);
         self.tables[table].insert(new_key.clone(), new);
         if rekeyed && of.role != Role::Leaf {
-            self.leave_known(schema, table, key[0]);
             self.follow(schema, table, key[0], new_key[0]);
-        }
-    }
-
-    /// A row comes to the organization by an update, or will have when the transaction commits.
-    fn enters(
-        &mut self,
-        (table, was, is): (usize, bool, bool),
-        tie: Option<u32>,
-        cause: &'static str,
-        causes: &mut Causes,
-    ) {
-        match tie.filter(|_| !was) {
-            Some(_) if is => drop(causes.insert(cause)),
-            Some(tie) => self.awaiting.push((table, tie, cause)),
-            None => {}
         }
     }
 
@@ -325,7 +247,6 @@ impl State {
             if !cascades {
                 continue;
             }
-            self.named.insert((parent, new));
             for (key, row) in self.hanging(table, old) {
                 let mut new_key = key.clone();
                 if let Some(place) = in_key {
@@ -356,7 +277,6 @@ impl State {
         if role == Role::Leaf {
             return;
         }
-        self.leave_known(schema, table, key[0]);
         let children: Vec<usize> = schema
             .children(table)
             .filter(|(_, edge)| edge.foreign_key.is_some_and(|key| key.cascade))
@@ -366,13 +286,6 @@ impl State {
             for (below, _) in self.hanging(child, key[0]) {
                 self.delete(schema, child, &below, causes);
             }
-        }
-    }
-
-    /// A key that a parent had may still be named by rows that stayed behind.
-    fn leave_known(&mut self, schema: &Schema, table: usize, key: u32) {
-        if schema.tables[table].role == Role::Parent {
-            self.known[table].insert(key);
         }
     }
 

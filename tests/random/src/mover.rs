@@ -243,6 +243,7 @@ impl Post {
             graph: Arc::clone(&self.graph),
             spine: Arc::clone(&self.spine),
             source: self.source.clone(),
+            primary: self.source.clone(),
             sink: self.sink.clone(),
             slot: slot.to_owned(),
             acknowledged: None,

@@ -245,13 +245,6 @@ impl Schema {
         })
     }
 
-    /// Whether a parent's children may be there without it.
-    #[must_use]
-    pub fn is_loose(&self, parent: usize) -> bool {
-        self.children(parent)
-            .any(|(_, edge)| edge.foreign_key.is_none())
-    }
-
     /// How many databases a side has.
     #[must_use]
     pub fn databases(&self, side: Side) -> usize {
