@@ -305,6 +305,7 @@ impl Writer<'_> {
             .await?;
         let (old, new) = (old_key(table, change)?, new_key(table, change)?);
         self.membership.depart(change.table, &old[0]);
+        self.note_left_behind(table, change.table, &old[0]);
         self.membership.insert(change.table, &new[0]);
         if row == Row::Partial && !self.so_far.wanted.is_empty() {
             // It may be one of the rows that are still to be fetched.
@@ -334,13 +335,18 @@ impl Writer<'_> {
         self.delete(table, change, missing).await?;
         self.membership.depart(change.table, &key[0]);
         self.so_far.parent_left = true;
-        if table.kind == (Kind::Parent { enforced: false }) {
-            self.membership.note_passed_over(change.table, &key[0]);
-        }
+        self.note_left_behind(table, change.table, &key[0]);
         if self.membership.departed_total() >= DEPARTED_MAX {
             self.delete_subtrees().await?;
         }
         Ok(())
+    }
+
+    /// Where nothing holds children to a parent that left, they may stand when its key comes back.
+    fn note_left_behind(&mut self, table: &Table, index: TableIndex, id: &[u8]) {
+        if table.kind == (Kind::Parent { enforced: false }) {
+            self.membership.note_passed_over(index, id);
+        }
     }
 
     /// Deletes what still hangs on the parents that have left.
@@ -377,9 +383,7 @@ impl Writer<'_> {
             deleted += 1;
             let key: String = row.try_get(0).doing(doing())?;
             self.membership.remove(index, key.as_bytes());
-            if table.kind == (Kind::Parent { enforced: false }) {
-                self.membership.note_passed_over(index, key.as_bytes());
-            }
+            self.note_left_behind(table, index, key.as_bytes());
         }
         if !table.is_parent() {
             deleted = rows.rows_affected().unwrap_or_default();

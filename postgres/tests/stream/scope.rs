@@ -176,6 +176,22 @@ async fn a_child_committed_before_its_parent_arrives_with_it() {
     assert_eq!(on_sink(&world, "post where id = 1980").await, 1);
 }
 
+/// Guards promise 1: children that a changed key left behind are there again when the key comes back,
+/// also those that came while this mover was there.
+#[tokio::test]
+async fn a_key_that_comes_back_finds_the_children_that_it_left() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "insert into topic values (190, 10, 't')",
+            "insert into post values (9190, 190, 'stays behind')",
+            "update topic set id = 191 where id = 190",
+            "update topic set id = 190 where id = 191",
+        ])
+        .await;
+    assert_eq!(on_sink(&world, "post where topic_id = 190").await, 1);
+}
+
 /// Guards the source: a new parent that has no older children is not fetched, whether a foreign key
 /// says so or not. Schemas without foreign keys make such parents every second.
 #[tokio::test]
