@@ -164,7 +164,7 @@ impl From<StreamError> for Fault {
                 code: "row-refused",
                 text,
             },
-            E::Spool(_) => Fault::NotYet(text),
+            E::Spool(_) | E::NoMoment { .. } => Fault::NotYet(text),
             E::Protocol { .. } => Fault::Fatal {
                 code: "protocol",
                 text,

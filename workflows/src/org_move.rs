@@ -177,7 +177,7 @@ impl OrgMove {
                 Verdict::GivenUp => ending::give_up(ctx, &plan).await,
                 Verdict::Fatal(failure) => ending::fail(ctx, &plan, failure).await,
             };
-            over.cancel_with_reason("the move has ended");
+            step::cancel(ctx, &over, "the move has ended");
             end
         };
         let ((), end) = join!(roll_call::run(ctx, &plan, &over), to_its_end);
@@ -364,7 +364,7 @@ async fn before_flip(ctx: &Ctx, plan: &Plan) -> Verdict {
     };
     let steer = async {
         let verdict = steering::run(ctx, plan).await;
-        stop.cancel_with_reason("the move goes on to its end");
+        step::cancel(ctx, &stop, "the move goes on to its end");
         verdict
     };
     let ((), verdict) = join!(move_rows, steer);

@@ -80,6 +80,20 @@ async fn an_abort_during_the_copy_leaves_nothing() -> Result<()> {
     is_undone(&scene, &neighbours).await
 }
 
+/// Promises 7 and 9 while paused: nothing else happens in such a move that could wake it, the abort
+/// alone must.
+#[tokio::test]
+async fn an_abort_while_paused_leaves_nothing() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let neighbours = Neighbours::of(&scene.fleet).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene.update("pause", "null").await?;
+    scene.abort("not today").await?;
+    until_aborted(&scene, &worker).await?;
+    is_undone(&scene, &neighbours).await
+}
+
 /// Promises 7 and 9 while streaming. A second abort, and one after the end, change nothing; the
 /// organization can be moved again.
 #[tokio::test]

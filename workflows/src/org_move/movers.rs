@@ -29,7 +29,7 @@ pub(super) async fn run(
     let units = plan.units.iter().map(|store| async move {
         let end = drive(ctx, plan, store, stop).await;
         if end.is_err() {
-            stop.cancel_with_reason("another unit failed");
+            step::cancel(ctx, stop, "another unit failed");
         }
         end
     });

@@ -135,6 +135,14 @@ pub(super) async fn interrupted(ctx: &Ctx) {
     }
 }
 
+/// Cancels `token` so that every wait hears it now. Within one activation the runtime polls again
+/// only when the state was touched or a command was given: a token alone wakes nobody until the
+/// next event, which may be hours away.
+pub(super) fn cancel(ctx: &Ctx, token: &WorkflowCancellationToken, reason: &str) {
+    token.cancel_with_reason(reason);
+    ctx.state_mut(|_| ());
+}
+
 /// Options of a wait that cancelling the workflow does not end.
 pub(super) fn deaf() -> WaitConditionOptions {
     WaitConditionOptions::builder()
