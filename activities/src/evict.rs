@@ -72,7 +72,7 @@ pub(crate) async fn slots_of_org(case: &Case<'_>) -> Result<Vec<String>, Fault> 
         found.extend(slots_alive(&*place.source_session(Caller::Watcher).await?, &prefixes).await?);
         if place.decodes_on_standby() {
             let decoder = place.decode_session(Caller::Watcher).await?;
-            found.extend(slots_alive(&*decoder, &prefixes).await?);
+            found.extend(slots_alive(&decoder, &prefixes).await?);
         }
     }
     let told = found.into_iter().map(|slot| {

@@ -1,23 +1,22 @@
 //! Notices that the source's tables are not what they were when the copy began.
 //!
 //! The log says so of a table only with its next change, and a column that was added with a default
-//! needs none: its rows would lack it on the sink. So a digest of every table's catalog entry is
-//! noted in the journal before the slot is made, and compared while the unit streams and at every
-//! verification, the one behind the barrier included.
+//! needs none: its rows would lack it on the sink. So what the catalog says of every table is noted
+//! in the journal before the slot is made, fact by fact, and compared while the unit streams and at
+//! every verification, the one behind the barrier included.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use monarch_model::{MoveId, StoreName};
-use monarch_postgres::catalog::Catalog;
-use serde_json::{Value, json};
+use monarch_model::{MoveId, StoreName, TableName};
+use monarch_postgres::catalog::{Catalog, Fingerprint};
+use serde_json::json;
 
 use crate::failure::Fault;
 use crate::journal;
 use crate::world::{Caller, Place, World};
 
-/// The kind of the journal's rows that hold a store's digests.
-const SCHEMA: &str = "schema";
+/// The kind of the journal's rows that hold what the catalog says of a store's tables.
+const CATALOG: &str = "catalog";
 
 /// How often a streaming unit's tables are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -26,8 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// ends with the log's own finding.
 const LOG_FIRST: Duration = Duration::from_secs(2);
 
-/// Digits kept of a table's digest.
-const DIGITS: usize = 16;
+/// How many lines of the difference are told.
+const LINES_MAX: usize = 12;
 
 /// Notes what the source's tables are. Called before the slot is made, so that no change falls
 /// between.
@@ -38,8 +37,8 @@ pub(crate) async fn note(place: &Place<'_>, source: &Catalog) -> Result<(), Faul
         .note(
             place.unit.move_id,
             Some(store),
-            SCHEMA,
-            json!(digests(source)),
+            CATALOG,
+            json!(source.fingerprint()),
         )
         .await?;
     Ok(())
@@ -51,24 +50,26 @@ pub(crate) async fn check(place: &Place<'_>, source: &Catalog) -> Result<(), Fau
     let Some(noted) = noted(place.case.world, place.unit.move_id, store).await? else {
         return Ok(());
     };
-    let now = digests(source);
-    let known = |table: &String| noted.get(table).and_then(Value::as_str);
-    let changed: Vec<&str> = now
-        .iter()
-        .filter(|(table, digest)| known(table) != Some(digest.as_str()))
-        .map(|(table, _)| table.as_str())
-        .collect();
-    if changed.is_empty() {
+    let changes = Fingerprint::changes(&noted, &source.fingerprint());
+    if changes.is_empty() {
         return Ok(());
     }
     Err(Fault::Fatal {
         code: "schema-changed",
-        text: format!(
-            "{store}: since its copy began, columns, types, identity, partitions or files changed \
-             of {}",
-            changed.join(", ")
-        ),
+        text: format!("{store}: since its copy began: {}", told(&changes)),
     })
+}
+
+fn told(changes: &[(TableName, String)]) -> String {
+    let mut lines: Vec<String> = changes
+        .iter()
+        .take(LINES_MAX)
+        .map(|(table, change)| format!("{table}: {change}"))
+        .collect();
+    if changes.len() > LINES_MAX {
+        lines.push(format!("and {} more", changes.len() - LINES_MAX));
+    }
+    lines.join("; ")
 }
 
 /// Looks again and again; returns only with a change. A look that fails is made again: the mover
@@ -96,16 +97,14 @@ async fn look(place: &Place<'_>) -> Result<(), Fault> {
     check(place, &place.catalog(&source).await?).await
 }
 
-fn digests(catalog: &Catalog) -> BTreeMap<String, String> {
-    let short = |digest: String| digest.chars().take(DIGITS).collect();
-    catalog
-        .fingerprint()
-        .digests()
-        .into_iter()
-        .map(|(table, digest)| (table.to_string(), short(digest)))
-        .collect()
-}
-
-async fn noted(world: &World, move_id: MoveId, store: &StoreName) -> Result<Option<Value>, Fault> {
-    journal::newest_of(world, move_id, Some(store), SCHEMA).await
+async fn noted(
+    world: &World,
+    move_id: MoveId,
+    store: &StoreName,
+) -> Result<Option<Fingerprint>, Fault> {
+    let noted = journal::newest_of(world, move_id, Some(store), CATALOG).await?;
+    noted
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| Fault::BadInput(format!("read the journal's {CATALOG}: {error}")))
 }

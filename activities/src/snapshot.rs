@@ -13,7 +13,7 @@ use monarch_model::{Epoch, UnitStatus};
 use monarch_postgres::catalog::Catalog;
 use monarch_postgres::evict::{self, ScrubPermit};
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
-use monarch_postgres::sequences::Fed;
+use monarch_postgres::sequences::{Fed, Outcome, Raised};
 use monarch_postgres::slot::{self, Making};
 use monarch_postgres::snapshot::{self, Job, Observer, Progress};
 use monarch_postgres::{Session, SessionPurpose, publication, sequences, sessions, sink, stream};
@@ -35,8 +35,10 @@ const OLD_TRANSACTIONS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a standby may take to replay the publications.
 const STANDBY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How many ids beyond the source's newest the sink's sequences are raised.
-pub(crate) const SEQUENCE_HEADROOM: u32 = 10_000;
+/// How many ids beyond the source's newest the sink's sequences are raised, where there are so many
+/// more: the organization may be given them on the source before the move is over. At ten thousand
+/// a second they last for a day.
+pub(crate) const SEQUENCE_HEADROOM: u32 = 1_000_000_000;
 
 /// What a heartbeat of a copy says.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -193,8 +195,22 @@ pub(crate) async fn raise_sequences(
         .zip(&predicates)
         .map(|(table, predicate)| Fed { table, predicate })
         .collect();
-    sequences::raise(&**primary, sink, &fed, SEQUENCE_HEADROOM).await?;
-    Ok(())
+    let own = place.own_ids()?;
+    let outcomes = sequences::raise(&**primary, sink, &fed, SEQUENCE_HEADROOM, own).await?;
+    let ended = outcomes
+        .iter()
+        .find(|outcome| matches!(outcome.raised, Raised::Exhausted { .. }));
+    match ended {
+        None => Ok(()),
+        Some(Outcome {
+            sequence, table, ..
+        }) => Err(Fault::Fatal {
+            code: "sequence-exhausted",
+            text: format!(
+                "{table}: the sink's sequence {sequence} ends before the ids that move in do"
+            ),
+        }),
+    }
 }
 
 /// Makes the slot under this epoch's name, if the unit is still this try's afterwards, and says in

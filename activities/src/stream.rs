@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use monarch_ledger::{Barrier, LedgerError, Purpose, SourceCommit, StreamProgress, Unit};
+use monarch_ledger::{
+    Barrier, DatabaseIdentity, LedgerError, Purpose, SourceCommit, StreamProgress, Unit, UnitStart,
+};
 use monarch_model::unit::UnitEvent;
-use monarch_model::{Epoch, Lsn};
+use monarch_model::{Epoch, Lsn, chain};
+use monarch_postgres::sequences::{KeepError, Keeper, Outcome, Raised};
 use monarch_postgres::sink::{self, SinkError};
 use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
 use monarch_workflows::contract::{StreamOutput, UnitRef};
@@ -23,7 +26,7 @@ use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
 use crate::retained_log::RetainedLog;
 use crate::schema;
-use crate::snapshot::{raise_sequences, still_mine};
+use crate::snapshot::{SEQUENCE_HEADROOM, still_mine};
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -42,6 +45,8 @@ struct Beat {
     last_change: Option<(Lsn, Timestamp)>,
     #[serde(skip)]
     barrier: Option<Barrier>,
+    #[serde(skip)]
+    sink: Option<SinkIdentity>,
 }
 
 /// Leaves the newest report for whoever carries it on.
@@ -65,6 +70,7 @@ impl Observer for Leave {
                 nonce: b.nonce,
                 lsn: b.lsn,
             }),
+            sink: report.sink,
         });
     }
 }
@@ -115,7 +121,7 @@ pub(crate) async fn run(
             done = streaming => done,
             changed = Box::pin(schema::until_changed(&place)) => Err(changed),
             spent = Box::pin(retained.until_spent()) => Err(spent),
-            never = keep_sequences_ahead(&place) => match never {},
+            never = Box::pin(keep_sequences_ahead(&place)) => match never? {},
         }
     };
     let done = beating(&vitals, progress, &cancel, work).await;
@@ -201,9 +207,14 @@ fn recorder(
         known.stream.changes_applied,
         known.stream.transactions_applied,
     );
+    let start = Arc::new(known.clone());
     move |beat| {
         let (ledger, store, retained) = (ledger.clone(), store.clone(), retained.clone());
+        let start = Arc::clone(&start);
         Box::pin(async move {
+            if let Some(start) = beat.sink.and_then(|sink| on_new_timeline(&start, sink)) {
+                ledger.record_start(id, &store, epoch, &start).await?;
+            }
             if let Some(barrier) = beat.barrier {
                 ledger.record_barrier(id, &store, epoch, barrier).await?;
             }
@@ -227,21 +238,52 @@ fn recorder(
     }
 }
 
+/// What is to be recorded once a mover builds upon a sink that was promoted and lacked nothing: the
+/// next one expects that timeline. Again is the same.
+fn on_new_timeline(known: &Unit, sink: SinkIdentity) -> Option<UnitStart> {
+    if sink_identity(known).ok()? == Some(sink) {
+        return None;
+    }
+    let database = known.sink_database.as_ref()?.database.clone();
+    Some(UnitStart {
+        source: known.source_database.clone()?,
+        sink: DatabaseIdentity {
+            system_identifier: sink.system_identifier.to_string(),
+            timeline: u32::try_from(sink.timeline).ok()?,
+            database,
+        },
+        consistent_point: known.consistent_point?,
+    })
+}
+
 /// How often the sink's sequences are looked at.
 const SEQUENCES_EVERY: Duration = Duration::from_secs(60);
 
 /// Raises the sink's sequences before the source's ids overtake them: another tenant of the sink
 /// must never be given an id that the organization already has.
-async fn keep_sequences_ahead(place: &Place<'_>) -> Infallible {
-    loop {
-        tokio::time::sleep(SEQUENCES_EVERY).await;
-        let raised = async {
-            let primary = place.source_session(Caller::Watcher).await?;
-            let mut sink = place.sink_session(Caller::Watcher).await?;
-            raise_sequences(place, &primary, &mut sink).await
-        };
-        if let Err(fault) = raised.await {
-            tracing::warn!(store = %place.unit.store, error = %fault.story(), "sequences not raised");
+async fn keep_sequences_ahead(place: &Place<'_>) -> Result<Infallible, Fault> {
+    let keeper = Keeper {
+        unit: &place.unit,
+        graph: &place.case.world.config.graph,
+        spine: &place.case.spine,
+        source: &place.source_primary()?,
+        sink: &place.sink()?,
+        application: &place.application(Caller::Watcher),
+        headroom: SEQUENCE_HEADROOM,
+        own: place.own_ids()?,
+    };
+    let store = &place.unit.store;
+    let mut looked = |look: Result<Vec<Outcome>, KeepError>| match look {
+        Ok(outcomes) => {
+            let ended = |outcome: &&Outcome| matches!(outcome.raised, Raised::Exhausted { .. });
+            for Outcome {
+                sequence, table, ..
+            } in outcomes.iter().filter(ended)
+            {
+                tracing::warn!(%store, %table, sequence, "the sequence ends before the moved ids");
+            }
         }
-    }
+        Err(error) => tracing::warn!(%store, error = %chain(&error), "sequences not raised"),
+    };
+    Ok(keeper.keep(SEQUENCES_EVERY, &mut looked).await)
 }

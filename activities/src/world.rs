@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, Table};
+use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, IdRange, Table};
 use monarch_ledger::{Ledger, Move};
 use monarch_model::{Epoch, MoveId, StoreName, TableName, names};
 use monarch_postgres::catalog::{self, Catalog};
@@ -187,6 +187,12 @@ impl Place<'_> {
     /// The sink.
     pub(crate) fn sink(&self) -> Result<ConnectOptions, Fault> {
         options(&self.sink.primary)
+    }
+
+    /// The ids that the sink's sequences give, if the fleet says so.
+    pub(crate) fn own_ids(&self) -> Result<Option<IdRange>, Fault> {
+        let sink = self.case.world.cell(&self.case.of.sink_cell)?;
+        Ok(sink.sequences)
     }
 
     /// What a session of this unit calls itself: a successor finds and ends it by this name.

@@ -33,6 +33,30 @@ pub struct Cell {
     pub databases: Vec<Database>,
     /// Where its blob stores are.
     pub blobs: BTreeMap<StoreName, BlobPlace>,
+    /// The ids that its sequences give, if the fleet shares ids out between its cells. No two cells
+    /// share one.
+    pub sequences: Option<IdRange>,
+}
+
+/// Ids from the least to the greatest, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    /// The least.
+    pub least: i64,
+    /// The greatest; not below the least.
+    pub greatest: i64,
+}
+
+impl IdRange {
+    /// Whether some id is in both.
+    pub fn meets(self, other: Self) -> bool {
+        self.least <= other.greatest && other.least <= self.greatest
+    }
+
+    /// Whether an id is in it.
+    pub fn contains(self, id: i64) -> bool {
+        (self.least..=self.greatest).contains(&id)
+    }
 }
 
 /// A physical database of a cell.

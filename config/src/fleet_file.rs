@@ -8,7 +8,7 @@ use monarch_model::{CellName, StoreName};
 use crate::dsn::{Dsn, Env, fill};
 use crate::fault::{Place, Report, quoted};
 use crate::fields::{At, Fields, parse_name};
-use crate::fleet::{BlobPlace, Cell, Control, Database, Fleet};
+use crate::fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
 use crate::manifest::Stores;
 use crate::placement;
 
@@ -22,6 +22,8 @@ pub(crate) struct ReadCell {
     pub(crate) place: Place,
     pub(crate) databases: Vec<ReadDatabase>,
     pub(crate) blobs: Vec<ReadBlob>,
+    /// The ids that its sequences give, and where that is said.
+    sequences: Option<(IdRange, Place)>,
     /// Whether no store's name was lost while reading: else one may only seem to be missing.
     pub(crate) whole: bool,
 }
@@ -68,6 +70,9 @@ pub(crate) fn read(
         Some(at) => read_control(at, env, report),
         None => None,
     };
+    if let Some(cells) = &cells {
+        check_ranges(cells, report);
+    }
     if let (Some(cells), Some(stores)) = (&cells, stores) {
         placement::check(cells, stores, report);
     }
@@ -101,6 +106,7 @@ fn finished(read: ReadCell) -> Option<Cell> {
         blobs: blobs
             .map(|blob| Some((blob.store, blob.kept_at?)))
             .collect::<Option<_>>()?,
+        sequences: read.sequences.map(|(range, _)| range),
     })
 }
 
@@ -177,9 +183,13 @@ fn read_cell(name: CellName, at: &At<'_>, env: &Env<'_>, report: &mut Report) ->
         place: at.place.clone(),
         databases: Vec::new(),
         blobs: Vec::new(),
+        sequences: None,
         whole: false,
     };
-    if let Some(fields) = at.fields(&["databases", "blobs"], report) {
+    if let Some(fields) = at.fields(&["databases", "blobs", "sequences"], report) {
+        read.sequences = fields
+            .optional("sequences")
+            .and_then(|at| Some((read_range(at, report)?, at.place.clone())));
         let databases = read_databases(&mut read, &fields, env, report);
         let blobs = match fields.optional("blobs") {
             Some(at) => read_blobs(&mut read, at, env, report),
@@ -188,6 +198,48 @@ fn read_cell(name: CellName, at: &At<'_>, env: &Env<'_>, report: &mut Report) ->
         read.whole = databases.is_some() && blobs.is_some();
     }
     read
+}
+
+fn read_range(at: &At<'_>, report: &mut Report) -> Option<IdRange> {
+    const EXPECTED: &str = "a whole number of 64 bits";
+    let fields = at.fields(&["least", "greatest"], report)?;
+    let mut end = |key| {
+        let at = fields.required(key, EXPECTED, report)?;
+        let number = at.written().and_then(|text| text.parse::<i64>().ok());
+        if number.is_none() {
+            let found = at.written().map_or(at.node.value.kind().to_owned(), quoted);
+            report.fault(&at.value_place(), format!("found {found}"), EXPECTED);
+        }
+        number
+    };
+    let (least, greatest) = (end("least"), end("greatest"));
+    let range = IdRange {
+        least: least?,
+        greatest: greatest?,
+    };
+    if range.least > range.greatest {
+        let expected = "least at or below greatest";
+        report.fault(&at.place, "a range without an id", expected);
+        return None;
+    }
+    Some(range)
+}
+
+/// An id that two cells give would belong to two rows once one of them has moved.
+fn check_ranges(cells: &[ReadCell], report: &mut Report) {
+    let ranges: Vec<_> = cells
+        .iter()
+        .filter_map(|cell| Some((&cell.name, cell.sequences.as_ref()?)))
+        .collect();
+    for (at, (_, (range, place))) in ranges.iter().enumerate() {
+        let earlier = ranges[..at]
+            .iter()
+            .find(|(_, (other, _))| other.meets(*range));
+        if let Some((name, _)) = earlier {
+            let found = format!("ids that cell {name} gives too");
+            report.fault(place, found, "a range that meets no other cell's");
+        }
+    }
 }
 
 /// None if the name of any store was lost.

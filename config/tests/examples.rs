@@ -81,6 +81,7 @@ fn the_example_fleet_is_filled_from_the_environment() {
     let attachments = us2.blobs.get(&"attachments".parse().unwrap());
     let folder = BlobPlace::FilePath("/srv/us2/attachments".into());
     assert_eq!(attachments, Some(&folder));
+    assert_eq!(us2.sequences.unwrap().least, 1_000_000_000_000);
     let Some(Control::Commands {
         where_, timeout, ..
     }) = &fleet.control

@@ -422,7 +422,7 @@ fn a_variable_that_is_not_set_is_named_without_its_dsn() {
         @"f:2: cells.c.databases[0].primary_dsn: nothing but blanks, expected text"
     );
     assert_snapshot!(cell("{'password=hunter2': 1, databases: []}"), @r#"
-    f:2: cells.c.(not shown: it may be a DSN): unknown key, expected one of databases, blobs
+    f:2: cells.c.(not shown: it may be a DSN): unknown key, expected one of databases, blobs, sequences
     f:2: cells.c.databases: store "main" has no place, expected it in one database's stores
     f:2: cells.c.databases: store "side" has no place, expected it in one database's stores
     f:2: cells.c.blobs: store "files" has no place, expected a file_path or url for it under blobs
@@ -446,4 +446,33 @@ fn a_control_plane_is_a_database_or_four_commands() {
     assert_snapshot!(control(&format!("{{{FOUR}, timeout: 2d}}")),
         @r#"f:4: control.timeout: found "2d", expected a time from 1ms to 1h: whole seconds, or a whole number and ms, s, m or h"#
     );
+}
+
+/// Guards promise 1: no id can be given by two cells that say what each of them gives.
+#[test]
+fn the_ids_of_two_cells_never_meet() {
+    let ranges = |one: &str, other: &str| {
+        let cell = |blobs: &str, range: &str| {
+            let databases = "databases: [{primary_dsn: host=a, stores: [main, side]}]";
+            let blobs = format!("blobs: {{files: {{file_path: {blobs}}}}}");
+            format!("{{{databases}, {blobs}, sequences: {range}}}")
+        };
+        let (one, other) = (cell("/a", one), cell("/b", other));
+        fleet(&format!(
+            "cells:\n  c: {one}\n  d: {other}\nledger: {{dsn: host=l}}\n"
+        ))
+    };
+    assert_eq!(
+        ranges("{least: -9, greatest: 0}", "{least: 1, greatest: 9}"),
+        "none"
+    );
+    assert_snapshot!(
+        ranges("{least: 1, greatest: 9}", "{least: 9, greatest: 20}"),
+        @"f:3: cells.d.sequences: ids that cell c gives too, expected a range that meets no other cell's"
+    );
+    assert_snapshot!(ranges("{least: 9, greatest: 1}", "{least: x}"), @r#"
+    f:2: cells.c.sequences: a range without an id, expected least at or below greatest
+    f:3: cells.d.sequences.least: found "x", expected a whole number of 64 bits
+    f:3: cells.d.sequences.greatest: missing, expected a whole number of 64 bits
+    "#);
 }

@@ -17,24 +17,41 @@
 //!
 //! # What remains
 //!
+//! * Between the first raise and the flip the sink gives out the ids behind the headroom, and the
+//!   source those within it. Should the organization be given, on the source, more ids than that,
+//!   one of them may be another tenant's on the sink, and the move fails by name; so the headroom
+//!   is to last for the whole move. Raising again meanwhile keeps the distance; it cannot take back
+//!   what was given out.
 //! * Only the owner may alter a sequence. A role that merely may update it raises it without the
 //!   lock, and then by so much more ([`UNLOCKED_HEADROOM`]) that a concurrent `nextval` would have
 //!   to be called that often between two statements to be set back.
 //! * Ids that a session on the sink has cached (`cache` above 1) are below the goal and may be
 //!   taken: such an insert fails, and its retry works. Preflight warns of it.
-//! * Ids outside the range of the sink's sequence can never clash and are left out of account: so
-//!   cells with disjoint ranges stay in their own.
+//! * Ids outside the range of the sink's sequence, or outside of the range that the fleet gives to
+//!   its cell, can never clash and are left out of account: so cells with disjoint ranges stay in
+//!   their own, whether the sequences have bounds or merely began there.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
-use monarch_config::Table;
+use monarch_config::{Graph, IdRange, Table};
 use monarch_model::TableName;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, GenericClient, Row, Transaction};
 
+use crate::catalog;
+use crate::scope::{Scope, ScopeError};
+use crate::spine::Spine;
 use crate::sql::{qualified, quote_ident};
-use crate::{Doing, Result};
+use crate::{ConnectOptions, Doing, Error, Result, Session, SessionPurpose, Unit};
+
+/// One move takes at most one of so many parts of the ids that a sequence has left: a headroom that
+/// costs nothing among the ids of a `bigint` would soon use up those of an `integer`.
+const SHARES: i128 = 256;
+
+/// But never less than so many calls of `nextval`, if that is what is asked for.
+const LEAST_SHARE: i64 = 10_000;
 
 /// How much further a sequence is raised when it cannot be locked, in calls of `nextval`.
 pub const UNLOCKED_HEADROOM: i64 = 10_000;
@@ -117,17 +134,23 @@ pub struct Fed<'a> {
 }
 
 /// Raises each sequence of the sink that feeds one of `tables` past what the source has given out
-/// and the organization has, and `headroom` calls of `nextval` beyond. Again is the same; a
-/// sequence that is ahead is not touched.
+/// and the organization has, and `headroom` calls of `nextval` beyond. Ids outside of `own`, the
+/// range of the sink's cell if it has one, do not count. Again is the same; a sequence that is
+/// ahead is not touched.
 pub async fn raise<C: GenericClient + Sync>(
     source: &C,
     sink: &mut Client,
     tables: &[Fed<'_>],
     headroom: u32,
+    own: Option<IdRange>,
 ) -> Result<Vec<Outcome>> {
     let names: Vec<&TableName> = tables.iter().map(|fed| &fed.table.name).collect();
     let mut outcomes = Vec::new();
-    for feed in feeds(sink, &names).await? {
+    for mut feed in feeds(sink, &names).await? {
+        if let Some(own) = own {
+            feed.range.0 = feed.range.0.max(own.least);
+            feed.range.1 = feed.range.1.min(own.greatest);
+        }
         let Some(fed) = tables.iter().find(|fed| fed.table.name == feed.table) else {
             continue;
         };
@@ -141,6 +164,74 @@ pub async fn raise<C: GenericClient + Sync>(
         });
     }
     Ok(outcomes)
+}
+
+/// What keeps a unit's sequences on the sink ahead, for as long as the unit streams: the source
+/// goes on giving out ids, and each of them may be the organization's.
+#[derive(Debug, Clone, Copy)]
+pub struct Keeper<'a> {
+    /// The unit.
+    pub unit: &'a Unit,
+    /// Which tables move.
+    pub graph: &'a Graph,
+    /// The recorded spine.
+    pub spine: &'a Spine,
+    /// The source's primary.
+    pub source: &'a ConnectOptions,
+    /// The sink.
+    pub sink: &'a ConnectOptions,
+    /// What the keeper's sessions call themselves.
+    pub application: &'a str,
+    /// How many calls of `nextval` a sequence is raised beyond what was given out.
+    pub headroom: u32,
+    /// The ids that the sink's cell gives, if the fleet says so.
+    pub own: Option<IdRange>,
+}
+
+/// Sequences were not looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The tables of the store cannot be scoped.
+    #[error("keep the sink's sequences ahead")]
+    Scope(#[from] ScopeError),
+    /// A database did not do what it was asked.
+    #[error(transparent)]
+    Asked(#[from] Error),
+}
+
+impl Keeper<'_> {
+    /// Looks at every sequence once, and raises what is too low.
+    pub async fn raise(&self) -> Result<Vec<Outcome>, KeepError> {
+        let purpose = SessionPurpose::writer(self.application);
+        let source = Session::connect(self.source, &purpose).await?;
+        let mut sink = Session::connect(self.sink, &purpose).await?;
+        let Unit { org, store, .. } = self.unit;
+        let tables = self.graph.walk(store);
+        let catalog = catalog::load(&*source, &tables).await?;
+        let scope = Scope::new(self.graph, store, org, self.spine, &catalog)?;
+        let predicate = |table: &&Table| scope.predicate(&table.name, "t");
+        let predicates: Vec<String> = tables.iter().map(predicate).collect::<Result<_, _>>()?;
+        let pairs = tables.iter().zip(&predicates);
+        let fed: Vec<Fed<'_>> = pairs
+            .map(|(table, predicate)| Fed { table, predicate })
+            .collect();
+        let outcomes = raise(&*source, &mut sink, &fed, self.headroom, self.own).await?;
+        source.close().await;
+        sink.close().await;
+        Ok(outcomes)
+    }
+
+    /// Does so every `period`. `looked` is told of each look; one that failed is made again.
+    pub async fn keep(
+        &self,
+        period: Duration,
+        looked: &mut (dyn FnMut(Result<Vec<Outcome>, KeepError>) + Send),
+    ) -> Infallible {
+        loop {
+            tokio::time::sleep(period).await;
+            looked(self.raise().await);
+        }
+    }
 }
 
 /// The sequences that feed columns of `tables` in the database of `client`: serial, identity, and
@@ -295,7 +386,9 @@ fn step(feed: &Feed, now: Standing, used: Option<i64>, headroom: i64) -> Step {
     let Some(used) = used else { return Step::Leave };
     let (increment, last) = (i128::from(feed.increment), i128::from(now.last_value));
     let (size, toward) = (increment.abs(), increment.signum());
-    let wanted = i128::from(used) + i128::from(headroom) * increment;
+    let left = (i128::from(end(feed)) - i128::from(used)) * toward / size;
+    let most = i128::from(LEAST_SHARE).max(left / SHARES);
+    let wanted = i128::from(used) + i128::from(headroom).min(most) * increment;
     // How far what is wanted lies ahead of where the sequence stands.
     let ahead = (wanted - last) * toward;
     let next_is_past = if now.is_called {
@@ -493,6 +586,22 @@ mod tests {
         // A fresh sequence would give 1 itself.
         assert_eq!(step(&feed, FRESH, Some(1), 0), Step::Set(1));
         assert_eq!(step(&feed, called(15), Some(10), 5), Step::Leave);
+    }
+
+    /// A headroom for the ids of a `bigint` does not use up those of an `integer`.
+    #[test]
+    fn the_headroom_is_a_small_share_of_what_is_left() {
+        let (wide, narrow) = (feed(1, (1, i64::MAX)), feed(1, (1, 2_560_001)));
+        let headroom = 1_000_000_000;
+        assert_eq!(
+            step(&wide, called(1), Some(1), headroom),
+            Step::Set(1_000_000_001)
+        );
+        assert_eq!(
+            step(&narrow, called(1), Some(1), headroom),
+            Step::Set(10_001)
+        );
+        assert_eq!(step(&narrow, called(1), Some(1), 5), Step::Set(6));
     }
 
     #[test]

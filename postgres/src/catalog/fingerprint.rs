@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 
 use monarch_model::TableName;
+use serde::{Deserialize, Serialize};
 
 use crate::digest::TextDigest;
 
 use super::{Catalog, Relation, ReplicaIdentity};
 
 /// Columns, types, modifiers, replica identities, inheritance and files of a store's tables.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Fingerprint {
     tables: BTreeMap<TableName, String>,
 }

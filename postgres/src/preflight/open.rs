@@ -1,6 +1,6 @@
 //! The databases of a move, each with a session, as far as they can be reached.
 
-use monarch_config::{Cell, Database, Dsn, Fleet, Graph, Table};
+use monarch_config::{Cell, Database, Dsn, Fleet, Graph, IdRange, Table};
 use monarch_model::{CellName, StoreName, chain};
 
 use super::finding::{Finding, Place};
@@ -28,6 +28,8 @@ pub(super) struct Open<'a> {
     pub(super) standby: Option<Session>,
     /// What the primary says of the tables that move and are placed here.
     pub(super) catalog: Catalog,
+    /// The ids that the cell's sequences give, if the fleet says so.
+    pub(super) own_ids: Option<IdRange>,
 }
 
 impl Open<'_> {
@@ -160,6 +162,7 @@ async fn open<'a>(
                 primary,
                 standby,
                 catalog,
+                own_ids: cell.sequences,
             };
             (Some(open), findings)
         }

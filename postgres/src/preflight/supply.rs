@@ -1,6 +1,6 @@
 //! Sequences: whether those of the sink can be kept ahead of the ids that move in.
 
-use monarch_config::Graph;
+use monarch_config::{Graph, IdRange};
 use monarch_model::TableName;
 
 use super::finding::{Finding, Place};
@@ -43,10 +43,53 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
         };
         match open.side {
             Side::Source => findings.extend(rights.source(&place)),
-            Side::Sink => findings.extend(rights.sink(&feed, &place)),
+            Side::Sink => {
+                if let Some(own) = open.own_ids.filter(|_| rights.select) {
+                    findings.extend(range(open, &feed, own, &rights.sequence, &place).await?);
+                }
+                findings.extend(rights.sink(&feed, &place));
+            }
         }
     }
     Ok(findings)
+}
+
+/// A sequence of a cell that has ids of its own: it must stand among them, and stay there.
+async fn range(
+    open: &Open<'_>,
+    feed: &Feed,
+    own: IdRange,
+    sequence: &str,
+    place: &Place,
+) -> Result<Option<Finding>> {
+    let doing = "read where a sequence stands";
+    let sql = format!("select last_value from {sequence}");
+    let row = open.primary.query_one(&sql, &[]).await.doing(doing)?;
+    let at: i64 = row.try_get(0).doing(doing)?;
+    let IdRange { least, greatest } = own;
+    let bounds = format!("alter sequence {sequence} minvalue {least} maxvalue {greatest}");
+    if !own.contains(at) {
+        let first = if feed.increment > 0 { least } else { greatest };
+        let finding = Finding::refuse(
+            "sequence-outside-range",
+            place.clone(),
+            format!("{sequence} stands at {at}, and the cell's ids are {least} to {greatest}"),
+            "It gives ids that may be another cell's, and would meet them when they move in",
+        );
+        return Ok(Some(
+            finding.mend(format!("{bounds} start {first} restart {first}")),
+        ));
+    }
+    let stays = own.contains(feed.range.0) && own.contains(feed.range.1);
+    Ok((!stays).then(|| {
+        Finding::info(
+            "sequence-range-open",
+            place.clone(),
+            format!("nothing keeps {sequence} within {least} to {greatest}"),
+            "Monarch does not raise it beyond, but its own calls may lead it there",
+        )
+        .mend(bounds)
+    }))
 }
 
 struct Rights {

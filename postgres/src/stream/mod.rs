@@ -143,4 +143,8 @@ pub struct Report {
     /// Replies of the walsender since the mover began: shows that the source answers although
     /// nothing changes. On an idle source it grows about once a second.
     pub keepalives: u64,
+    /// The sink that the mover builds upon: it lacked nothing when the mover began. To be expected
+    /// from then on, or the promotion of a failover that did no harm would explain away whatever
+    /// comes later.
+    pub sink: Option<SinkIdentity>,
 }

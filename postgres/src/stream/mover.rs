@@ -118,6 +118,7 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
         source_head: position,
         last_change: state.last_change,
         barrier: state.barrier,
+        sink: standing.sink,
         ..Report::default()
     };
     Ok(Mover::new(job, stream, tables, applier, report))

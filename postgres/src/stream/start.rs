@@ -39,6 +39,8 @@ pub(super) struct Standing {
     /// Whether it is on another timeline than the one that the copy was made on, and so may lack
     /// its last commits. After the seal this is not asked: nothing starts over then.
     pub(super) promoted: bool,
+    /// Which server it is; after the seal this is not asked either.
+    pub(super) sink: Option<SinkIdentity>,
 }
 
 /// Makes the job's mover the unit's writer, and checks that its sink can be built upon; how the
@@ -62,8 +64,8 @@ pub(super) async fn take_sink(
         }));
     }
     let mut promoted = false;
+    let found = identify(sink).await?;
     if let Some(expected) = job.sink_identity {
-        let found = identify(sink).await?;
         if found.system_identifier != expected.system_identifier {
             return Err(StartOver::SinkReplaced {
                 expected: expected.system_identifier,
@@ -74,7 +76,12 @@ pub(super) async fn take_sink(
         promoted = found.timeline != expected.timeline;
     }
     let position = position(&state, job.acknowledged)?;
-    Ok((state, Standing { position, promoted }))
+    let standing = Standing {
+        position,
+        promoted,
+        sink: Some(found),
+    };
+    Ok((state, standing))
 }
 
 /// Where the unit stands, if the sink has what the ledger saw acknowledged.

@@ -60,6 +60,7 @@ pub async fn read_tail(job: &Job, primary: &ConnectOptions) -> Result<Tail, Stre
     let standing = Standing {
         position,
         promoted: false,
+        sink: None,
     };
     take_slot(&source, &job.slot, &job.unit, job.epoch, standing).await?;
     let tables = Arc::new(Tables::load(&source, &sink, job).await?);

@@ -828,6 +828,34 @@ async fn a_source_that_is_too_old_is_refused() {
     assert_eq!(codes(&report), ["server-version"]);
 }
 
+/// What one version lacks and another adds is told before it matters.
+#[tokio::test]
+async fn what_a_version_lacks_or_adds_is_told() {
+    let (_, sink) = pair().await;
+    let graph = graph();
+    let primary = Cluster::start(ClusterOptions::new(PgVersion::V15))
+        .await
+        .unwrap();
+    let source = Cell::empty_on(&primary).await;
+    source.run(SCHEMA).await;
+    source.run(&fill(1, 3, 10)).await;
+    let standby = Standby::of(&primary).await.unwrap();
+    standby.catch_up(&primary).await.unwrap();
+    let decoded_there = standby.dsn(&source.database);
+    let fleet_of_15 = fleet(&source.dsn, Some(&decoded_there), &sink.dsn, &graph);
+    let report = check_fleet(&graph, &fleet_of_15, "1", Limits::default()).await;
+    assert_eq!(codes(&report), ["standby-version"]);
+
+    let options =
+        ClusterOptions::new(PgVersion::V18).setting("idle_replication_slot_timeout = '10min'");
+    let newest = Cluster::start(options).await.unwrap();
+    let source = Cell::empty_on(&newest).await;
+    source.run(SCHEMA).await;
+    source.run(&fill(1, 3, 10)).await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(codes(&report), ["idle-slot-timeout"]);
+}
+
 /// Guards promise 9: who blocks the making of a slot is named before the move begins.
 #[tokio::test]
 async fn long_and_prepared_transactions_are_named() {

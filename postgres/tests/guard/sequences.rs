@@ -18,7 +18,7 @@ async fn raise(source: &Session, sink: &mut Session, headroom: u32) -> Vec<Outco
         .zip(&predicates)
         .map(|(table, predicate)| Fed { table, predicate })
         .collect();
-    sequences::raise(&**source, sink, &fed, headroom)
+    sequences::raise(&**source, sink, &fed, headroom, None)
         .await
         .unwrap()
 }

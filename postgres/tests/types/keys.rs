@@ -212,6 +212,45 @@ async fn a_scoping_key_that_may_be_written_in_two_ways_is_refused() {
     }
 }
 
+/// An edge that was not chosen is compared by its own type's rules: another case of the same team is
+/// the same team, and no disagreement.
+#[tokio::test]
+async fn an_edge_that_is_spelled_otherwise_does_not_disagree() {
+    let case = Case {
+        manifest: "
+root: organization
+stores: {default: {type: postgres}}
+relationships:
+  organization: {store: default, primary_key: [id]}
+  team:
+    store: default
+    primary_key: [name]
+    refs: {organization_id: {parent: organization}}
+  doc:
+    store: default
+    primary_key: [id]
+    refs: {organization_id: {parent: organization}, team: {parent: team}}
+",
+        schema: "create extension citext;
+            create table organization (id bigint primary key);
+            create table team (name citext primary key, organization_id bigint);
+            create table doc (id bigint primary key, organization_id bigint, team citext)",
+        fill: "insert into organization values ($ORG);
+            insert into team values ('Red' || $ORG, $ORG);
+            insert into doc values ($ORG, $ORG, 'rED' || $ORG)",
+        ..Case::EMPTY
+    };
+    let it = Move::prepare(&case, PgVersion::V16, PgVersion::V15).await;
+    let disagrees = async || {
+        let refusals = it.refusals().await;
+        refusals.iter().any(|code| code == "edges-disagree")
+    };
+    assert!(!disagrees().await);
+    it.on_source("update doc set team = 'RED2' where id = 1")
+        .await;
+    assert!(disagrees().await);
+}
+
 /// A type, two values of it, and what the first may also be written as.
 const LEAF_KEYS: &[(&str, &str, &str, &str)] = &[
     ("citext", "'Abc'", "'x'", "'aBC'"),

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod endings;
 mod keys;
 mod schema;
 mod secrets;
+mod sequences;
 mod sessions;
 mod shapes;
 mod values;

@@ -13,14 +13,13 @@ use monarch_postgres::evict::{self, EvictionPermit, Evidence};
 use monarch_postgres::preflight::{self, Limits, Report};
 use monarch_postgres::replication::{ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
+use monarch_postgres::sequences::Keeper;
 use monarch_postgres::sink::{self, TakeOver};
 use monarch_postgres::snapshot::{self, Copied, CopyError};
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::stream::{self, Job, Observer, Spool, StreamError};
 use monarch_postgres::verify::{self, Comparison, Digests, Subject};
-use monarch_postgres::{
-    ConnectOptions, Session, SessionPurpose, Unit, drain, publication, sequences, slot,
-};
+use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, drain, publication, slot};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -174,8 +173,13 @@ impl Move {
     }
 
     pub(crate) async fn preflight(&self) -> Report {
+        self.preflight_with("blobs: {}").await
+    }
+
+    /// With a key more in the sink's cell.
+    pub(crate) async fn preflight_with(&self, sink_key: &str) -> Report {
         let graph: &Graph = &self.job.graph;
-        let fleet = fleet(&self.dsns.0, &self.dsns.1, graph);
+        let fleet = fleet(&self.dsns.0, &self.dsns.1, sink_key, graph);
         let (from, to) = ("from".parse().unwrap(), "to".parse().unwrap());
         let job = preflight::Job {
             graph,
@@ -232,6 +236,11 @@ impl Move {
     /// Publications, slot and copy, as the activities make them.
     pub(crate) async fn copy(&mut self) -> Result<Copied, CopyError> {
         self.read_spine().await;
+        self.copy_by_spine().await
+    }
+
+    /// The same, by the spine that was read.
+    pub(crate) async fn copy_by_spine(&self) -> Result<Copied, CopyError> {
         let mut source = self.source_session().await;
         let mut sink = self.sink_session().await;
         let graph = Arc::clone(&self.job.graph);
@@ -363,23 +372,18 @@ impl Move {
         verify::compare(&digests.0, &digests.1)
     }
 
-    /// Raises the sink's sequences as the activities do.
-    pub(crate) async fn raise_sequences(&self) -> Vec<sequences::Outcome> {
-        let (source, mut sink) = (self.source_session().await, self.sink_session().await);
-        let (scope, _) = self.scope(&source).await;
-        let tables = self.job.graph.walk(&self.job.unit.store);
-        let predicates: Vec<String> = tables
-            .iter()
-            .map(|table| scope.predicate(&table.name, "t").unwrap())
-            .collect();
-        let fed: Vec<sequences::Fed<'_>> = tables
-            .iter()
-            .zip(&predicates)
-            .map(|(table, predicate)| sequences::Fed { table, predicate })
-            .collect();
-        sequences::raise(&*source, &mut sink, &fed, 10)
-            .await
-            .unwrap()
+    /// What keeps the sink's sequences ahead, as the activities use it.
+    pub(crate) fn keeper(&self) -> Keeper<'_> {
+        Keeper {
+            unit: &self.job.unit,
+            graph: &self.job.graph,
+            spine: &self.job.spine,
+            source: &self.job.source,
+            sink: &self.job.sink,
+            application: "types test",
+            headroom: 50,
+            own: None,
+        }
     }
 
     /// Takes the machinery down and deletes the organization from the source; how many rows.
@@ -391,20 +395,31 @@ impl Move {
     }
 
     pub(crate) async fn try_evict(&self) -> Result<u64, evict::Error> {
+        let horizon = self.horizon().await;
+        self.evict_behind(&horizon).await
+    }
+
+    /// All that is committed on the source now.
+    pub(crate) async fn horizon(&self) -> String {
+        let source = self.source_session().await;
+        let patience = Instant::now() + Duration::from_secs(60);
+        let recorded = evict::record_horizon(&source, patience).await.unwrap();
+        recorded.horizon.to_string()
+    }
+
+    pub(crate) async fn evict_behind(&self, horizon: &str) -> Result<u64, evict::Error> {
         let mut source = self.source_session().await;
         slot::drop_all(&source, &self.job.unit).await.unwrap();
         publication::drop_all(&mut source, &self.job.unit)
             .await
             .unwrap();
-        let patience = Instant::now() + Duration::from_secs(60);
-        let recorded = evict::record_horizon(&source, patience).await.unwrap();
         let (scope, catalog) = self.scope(&source).await;
         let Job { graph, unit, .. } = &self.job;
         let doomed = evict::doomed(graph, &unit.store, &scope, &catalog).unwrap();
         let evidence = Evidence {
             late_changes: 0,
             slot_prefixes: &[unit.prefix()],
-            horizon: &recorded.horizon.to_string(),
+            horizon,
         };
         let permit = EvictionPermit::issue(&[&source], evidence).await.unwrap();
         let deleted = evict::evict(&mut source, &doomed, &permit, &mut |_, _| {}).await?;
@@ -425,7 +440,7 @@ impl Move {
         let report = self.preflight().await;
         assert!(!report.refuses(), "{:#?}", report.findings);
         self.read_spine().await;
-        self.raise_sequences().await;
+        self.keeper().raise().await.unwrap();
         self.copy().await.unwrap();
         self.assert_same().await;
         self.follows(changes).await;
@@ -453,11 +468,11 @@ pub(crate) fn options(dsn: &str) -> ConnectOptions {
     ConnectOptions::parse(dsn, &Environment::empty()).unwrap()
 }
 
-fn fleet(source: &str, sink: &str, graph: &Graph) -> Fleet {
+fn fleet(source: &str, sink: &str, sink_key: &str, graph: &Graph) -> Fleet {
     let text = format!(
         "cells:
   from: {{databases: [{{primary_dsn: \"{source}\", stores: [default]}}]}}
-  to: {{databases: [{{primary_dsn: \"{sink}\", stores: [default]}}]}}
+  to: {{databases: [{{primary_dsn: \"{sink}\", stores: [default]}}], {sink_key}}}
 ledger: {{dsn: \"{sink}\"}}
 "
     );

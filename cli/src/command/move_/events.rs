@@ -37,6 +37,16 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     Ok(Exit::Done)
 }
 
+/// What a line tells of an event's detail, in characters; all of it is in the JSON.
+const DETAIL_MAX: usize = 500;
+
+fn shortened(detail: String) -> String {
+    match detail.char_indices().nth(DETAIL_MAX) {
+        Some((end, _)) => format!("{}…", &detail[..end]),
+        None => detail,
+    }
+}
+
 /// `2026-09-23T10:00:00Z  default  begin_copy  pending → copying  {…}`
 pub(super) fn line(event: &Event) -> String {
     let at = event.at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ");
@@ -50,7 +60,7 @@ pub(super) fn line(event: &Event) -> String {
         .as_object()
         .is_some_and(|fields| !fields.is_empty())
     {
-        line.push_str(&format!("  {}", event.detail));
+        line.push_str(&format!("  {}", shortened(event.detail.to_string())));
     }
     plain(&line)
 }
