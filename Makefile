@@ -16,6 +16,11 @@ demo: servers ## One move, shown on real servers; with KEEP=1 they are left runn
 	$(CARGO) run --release --package monarch-cli --features demo -- \
 		demo $(if $(filter-out 0,$(KEEP)),--keep)
 
+.PHONY: bench-blobs
+bench-blobs: ## Objects against rclone in the same run, and five million keys
+	tests/harness/install servers rclone
+	$(CARGO) run --release --package monarch-blobs --example bench
+
 .PHONY: histories
 histories: servers ## The workflow histories that the replay test reads, made anew
 	$(CARGO) build --package monarch-cli

@@ -548,8 +548,8 @@ impl Opening<'_> {
         ))
     }
 
-    /// The shared files are asked where the environment names neither keys nor another way; a
-    /// profile that it names always is, as AWS's own tools do.
+    /// The shared files are asked where the environment has no keys, and, unless it names a profile,
+    /// no other way either.
     fn with_profile(&self, builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
         const OTHER_WAYS: [&str; 3] = [
             "AWS_WEB_IDENTITY_TOKEN_FILE",

@@ -94,7 +94,11 @@ pub async fn evict(
 /// What becomes of one key.
 #[async_trait]
 trait Remove: Sync {
-    async fn remove(&self, record: &BlobRecord) -> Stays;
+    /// Those of a page's keys that others name: asked once for a page, since each question may cost
+    /// the database a walk over a table.
+    async fn shared(&self, keys: &[&str]) -> Result<HashSet<String>, BlobError>;
+
+    async fn remove(&self, record: &BlobRecord, is_shared: bool) -> Stays;
 }
 
 /// Where objects are evicted from.
@@ -104,7 +108,12 @@ struct Evicting<'a> {
 
 #[async_trait]
 impl Remove for Evicting<'_> {
-    async fn remove(&self, record: &BlobRecord) -> Stays {
+    /// The store declares that nobody does; preflight has looked at a sample.
+    async fn shared(&self, _: &[&str]) -> Result<HashSet<String>, BlobError> {
+        Ok(HashSet::new())
+    }
+
+    async fn remove(&self, record: &BlobRecord, _: bool) -> Stays {
         let key = BlobKey::new(record.key.as_str());
         let Some(copy) = &record.copied else {
             return Ok(None);
@@ -157,7 +166,11 @@ struct TakingBack<'a> {
 
 #[async_trait]
 impl Remove for TakingBack<'_> {
-    async fn remove(&self, record: &BlobRecord) -> Stays {
+    async fn shared(&self, keys: &[&str]) -> Result<HashSet<String>, BlobError> {
+        self.references.shared(keys).await
+    }
+
+    async fn remove(&self, record: &BlobRecord, is_shared: bool) -> Stays {
         let key = BlobKey::new(record.key.as_str());
         if self.sink.check_key(&key).is_err() {
             return Ok(None);
@@ -172,7 +185,7 @@ impl Remove for TakingBack<'_> {
             };
             return Ok(Some(code));
         }
-        if !self.references.shared(&[key.as_str()]).await?.is_empty() {
+        if is_shared {
             return Ok(Some(problem::SHARED));
         }
         self.sink.delete(&key).await.map(|()| None)
@@ -230,7 +243,11 @@ impl Work<'_> {
                     self.limits.page,
                 )
                 .await?;
-            self.page(&page.records, how, &mut removed).await?;
+            match self.page(&page.records, how, &mut removed).await {
+                // What was deleted and not marked is found gone by the next walk.
+                Err(BlobError::Cancelled) => break,
+                done => done?,
+            }
             match page.next {
                 Some(next) => after = Some(next),
                 None => {
@@ -248,8 +265,16 @@ impl Work<'_> {
         how: &dyn Remove,
         removed: &mut Removed,
     ) -> Result<(), BlobError> {
+        let keys: Vec<&str> = records.iter().map(|record| record.key.as_str()).collect();
+        let shared = match keys.is_empty() {
+            true => HashSet::new(),
+            false => how.shared(&keys).await?,
+        };
+        let shared = &shared;
         let removals = records.iter().map(|record| async move {
-            let kept = retried(self.limits, self.cancel, || how.remove(record)).await?;
+            let is_shared = shared.contains(&record.key);
+            let remove = || how.remove(record, is_shared);
+            let kept = retried(self.limits, self.cancel, remove).await?;
             Ok::<_, BlobError>((record, kept))
         });
         let mut removals = stream::iter(removals).buffer_unordered(self.limits.objects.max(1));

@@ -142,6 +142,26 @@ async fn a_missing_object_is_recorded_until_it_appears() {
     }
 }
 
+/// Guards the organization's objects: of a bucket that is not there no key is missing, not even
+/// where missing ones are accepted.
+#[tokio::test]
+async fn a_bucket_that_is_gone_is_not_one_without_objects() {
+    let (moto, to) = (moto().await, Folder::new().await);
+    let gone = Folder::new().await;
+    std::fs::remove_dir(gone.folder.path()).unwrap();
+    let nowhere = open("s3://there-is-no-such-bucket", moto.variables()).await;
+    for source in [&gone.bucket, &nowhere] {
+        let ground = Ground::new().await;
+        ground.record(&["a", "b"]).await;
+        let mover = ground.mover(source, &to.bucket, quick());
+        let error = mover.pass().await.unwrap_err();
+        assert!(!error.is_transient(), "{error}");
+        let counts = ground.counts().await;
+        assert_eq!((counts.missing, counts.copied), (0, 0), "{source:?}");
+        assert_eq!(counts.blocking(true), 2);
+    }
+}
+
 /// Guards promise 1: what is recorded of an object that changes under its copy is what the source
 /// has in the end.
 #[tokio::test]
