@@ -6,8 +6,8 @@ use crate::fault::quoted;
 
 /// A libpq connection string, as `key=value` pairs or a URI, with its variables filled in.
 ///
-/// It may hold a password, so nothing prints it: whoever connects calls [`Dsn::expose`]. It is
-/// not read apart here; that is for the crate that connects.
+/// It may hold a password, so nothing prints it: whoever connects calls [`Dsn::expose`]. That of a
+/// checked fleet is one that [`Parameters`](crate::Parameters) takes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dsn(String);
 

@@ -10,6 +10,7 @@ use crate::fault::{Place, Report, quoted};
 use crate::fields::{At, Fields, parse_name};
 use crate::fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
 use crate::manifest::Stores;
+use crate::parameters::{self, DsnError, Parameters};
 use crate::placement;
 
 /// How long a command of the control plane may run unless the fleet says otherwise. Well below
@@ -146,7 +147,20 @@ fn read_ledger(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Dsn> {
 }
 
 fn read_dsn(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Dsn> {
-    read_filled(at, env, report).map(Dsn::new)
+    let text = read_filled(at, env, report)?;
+    let Err(faults) = Parameters::read(&text, env) else {
+        return Some(Dsn::new(text));
+    };
+    for fault in faults {
+        let (found, expected) = fault.told();
+        match &fault {
+            DsnError::UnknownKey { key } => {
+                report.unknown(&at.value_place(), key, found, expected, parameters::keys());
+            }
+            _ => report.fault(&at.value_place(), found, expected),
+        }
+    }
+    None
 }
 
 fn read_filled(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<String> {

@@ -15,6 +15,7 @@ mod fleet;
 mod fleet_file;
 mod graph;
 mod manifest;
+mod parameters;
 mod placement;
 mod scope;
 
@@ -26,6 +27,7 @@ pub use dsn::{Dsn, Env};
 pub use fault::{Fault, Faults, near_miss};
 pub use fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
 pub use graph::{BlobRef, Edge, Eviction, Graph, Missing, Scope, Store, StoreKind, Table};
+pub use parameters::{DsnError, HostParameters, Parameters};
 
 use fault::Report;
 use fields::At;

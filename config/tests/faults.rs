@@ -92,6 +92,41 @@ fn every_fault_of_both_files_is_told_at_once() {
     assert!(!told.contains("hunter2"));
 }
 
+/// What would only show when somebody connects is told by the check; guards promise 10 too.
+#[test]
+fn a_connection_string_that_could_not_be_used_is_told_with_its_key() {
+    let database = |dsn: &str| {
+        let told = cell(&format!(
+            "{{databases: [{{primary_dsn: {dsn:?}, stores: [main, side]}}], \
+             blobs: {{files: {{file_path: /a}}}}}}"
+        ));
+        assert!(!told.contains("hunter"), "{told}");
+        told.replace("f:2: cells.c.databases[0].primary_dsn: ", "")
+    };
+    assert_snapshot!(database("host=a port=abc dbnam=x sslmode=maybe"), @r#"
+    unknown connection parameter "dbnam", expected one that libpq has (did you mean "dbname"?)
+    sslmode is not valid, expected disable, allow, prefer, require, verify-ca or verify-full
+    port is not valid, expected 1 to 65535
+    "#);
+    assert_snapshot!(database("host=a password=hunter2 hunter3 dbname=x"),
+        @r#"word 3 has no "=", expected key=value, and a value with spaces in quotes: password='…'"#
+    );
+    assert_snapshot!(database("host=a password=hunter2 hunter3=x"),
+        @"what follows the password is no parameter, expected key=value, and a value with spaces in quotes: password='…'"
+    );
+    assert_snapshot!(database("postgresql://u:hunter2@hunter3@h/d"),
+        @"the URI's user and password is malformed, expected %40 for an @ in them"
+    );
+    assert_snapshot!(database("host=a sslcrldir=/x sslrootcert=system sslmode=require"), @r"
+    sslcrldir is not supported, expected none: use sslcrl
+    sslrootcert=system, expected sslmode=verify-full: anybody can have a certificate of a public authority
+    ");
+    assert_eq!(
+        database("host=a password='hunter2 hunter3' dbname=x"),
+        "none"
+    );
+}
+
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let nowhere = |name| Path::new("nowhere").join(name);

@@ -260,7 +260,7 @@ fn tls(
 }
 
 impl Host {
-    fn endpoint(&self) -> Endpoint {
+    pub(super) fn endpoint(&self) -> Endpoint {
         Endpoint {
             host: self.name.clone(),
             port: self.port,

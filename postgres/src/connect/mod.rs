@@ -8,7 +8,6 @@
 //! the verifying modes nor `.pgpass`, and has no replication mode.
 
 mod attempt;
-mod dsn;
 mod options;
 mod passfile;
 mod session;
@@ -16,8 +15,9 @@ pub mod settings;
 mod tls;
 mod transport;
 
+pub use monarch_config::DsnError;
+
 pub(crate) use attempt::{Handshake, Login, Place, connect_to_any};
-pub use dsn::DsnError;
 pub(crate) use options::ChannelBinding;
 pub use options::{ConnectOptions, Environment};
 pub use session::{Canceller, ServerVersion, Session, SessionPurpose, SessionRole};

@@ -118,6 +118,16 @@ fn what_is_unknown_or_not_supported_is_refused_by_name() {
     assert!(fault.to_string().contains("PGSERVICE"), "{fault}");
 }
 
+/// What the fleet's check takes is understood here, and is not taken for something weaker.
+#[test]
+fn every_word_that_is_accepted_has_a_meaning() {
+    for (name, words) in Parameters::words() {
+        for word in words {
+            meant(&format!("host=a user=u sslmode=require {name}={word}"));
+        }
+    }
+}
+
 #[test]
 fn what_says_the_same_as_monarch_does_is_taken() {
     for words in [

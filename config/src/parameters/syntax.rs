@@ -2,70 +2,7 @@
 //!
 //! Errors say where and what, never the text around it: it may be part of a password.
 
-/// A connection string, or what the environment adds to it, cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DsnError {
-    /// A word of a key=value string has no `=`.
-    #[error(
-        "word {word} of the connection string has no \"=\" (quote values with spaces: key='…')"
-    )]
-    NoValue {
-        /// Which word, counted from 1.
-        word: usize,
-    },
-    /// A quoted value does not end.
-    #[error("the quoted value of {key} does not end")]
-    UnterminatedQuote {
-        /// The key whose value it is.
-        key: String,
-    },
-    /// A part of a URI is not what a URI has there.
-    #[error("the URI's {part} is malformed: {expected}")]
-    Uri {
-        /// Which part.
-        part: &'static str,
-        /// What would have been accepted.
-        expected: &'static str,
-    },
-    /// A key that libpq does not have either.
-    #[error("unknown connection parameter {key:?}")]
-    UnknownKey {
-        /// The key.
-        key: String,
-    },
-    /// A key that libpq has and Monarch does not.
-    #[error("{origin} is not supported: {why}")]
-    Unsupported {
-        /// The key, or the environment variable that stands for it.
-        origin: String,
-        /// Why, or what to use instead.
-        why: &'static str,
-    },
-    /// A value is not one that its key can have.
-    #[error("{origin} is not valid: expected {expected}")]
-    InvalidValue {
-        /// The key, or the environment variable that stands for it.
-        origin: String,
-        /// What would have been accepted.
-        expected: &'static str,
-    },
-    /// Lists that belong together have different lengths.
-    #[error("{what} has {given} entries for {hosts} hosts")]
-    ListLength {
-        /// `port` or `hostaddr`.
-        what: &'static str,
-        /// Its entries.
-        given: usize,
-        /// The hosts.
-        hosts: usize,
-    },
-    /// Two parameters cannot be used together.
-    #[error("{0}")]
-    Conflict(&'static str),
-    /// The operating system does not know its own user, and the string names none.
-    #[error("no user is given, and the operating system's user has no name")]
-    NoUser,
-}
+use super::error::DsnError;
 
 /// The keys and values of a connection string, in order; the last of two equal keys counts.
 pub(super) fn split(text: &str) -> Result<Vec<(String, String)>, DsnError> {
@@ -89,15 +26,17 @@ fn key_values(text: &str) -> Result<Vec<(String, String)>, DsnError> {
         let Some(after) = rest[end..].trim_start().strip_prefix('=') else {
             return Err(DsnError::NoValue { word });
         };
-        let (value, after) = value(key, after.trim_start())?;
+        let (value, after) =
+            value(after.trim_start()).ok_or(DsnError::UnterminatedQuote { word })?;
         pairs.push((key.to_owned(), value));
         rest = after.trim_start();
     }
     Ok(pairs)
 }
 
-/// One value and what follows it. A backslash takes the next character as it is, in quotes or not.
-fn value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), DsnError> {
+/// One value and what follows it; none if its quote does not end. A backslash takes the next
+/// character as it is, in quotes or not.
+fn value(text: &str) -> Option<(String, &str)> {
     let (quoted, body) = match text.strip_prefix('\'') {
         Some(body) => (true, body),
         None => (false, text),
@@ -107,16 +46,12 @@ fn value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), DsnError> {
     while let Some((at, c)) = chars.next() {
         match c {
             '\\' => value.extend(chars.next().map(|(_, escaped)| escaped)),
-            '\'' if quoted => return Ok((value, &body[at + 1..])),
-            c if !quoted && c.is_ascii_whitespace() => return Ok((value, &body[at..])),
+            '\'' if quoted => return Some((value, &body[at + 1..])),
+            c if !quoted && c.is_ascii_whitespace() => return Some((value, &body[at..])),
             c => value.push(c),
         }
     }
-    if quoted {
-        let key = key.to_owned();
-        return Err(DsnError::UnterminatedQuote { key });
-    }
-    Ok((value, ""))
+    (!quoted).then_some((value, ""))
 }
 
 /// `[user[:password]@][host[:port],…][/dbname][?key=value&…]`
@@ -165,6 +100,13 @@ fn push(
 fn host_list(pairs: &mut Vec<(String, String)>, hosts: &str) -> Result<(), DsnError> {
     if hosts.is_empty() {
         return Ok(());
+    }
+    // What stands before it is part of a password, and must not be taken for a host's name.
+    if hosts.contains('@') {
+        return Err(DsnError::Uri {
+            part: "user and password",
+            expected: "%40 for an @ in them",
+        });
     }
     let (mut names, mut ports) = (Vec::new(), Vec::new());
     for host in hosts.split(',') {
@@ -289,6 +231,7 @@ mod tests {
             "postgres://u:hunter2%00@h/d",
             "postgres://u:p@h/d?password=hunter2=hunter3",
             "postgres://u:p@[::1hunter2/d",
+            "postgres://u:hunter2@hunter3@h/d",
             "hunter2",
         ] {
             let error = split(bad).unwrap_err();
