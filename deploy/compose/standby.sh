@@ -7,4 +7,4 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     --write-recovery-conf --slot standby
 fi
 exec postgres -c hot_standby_feedback=on -c wal_level=logical -c max_replication_slots=20 \
-  -c max_wal_senders=20
+  -c max_wal_senders=20 -c max_slot_wal_keep_size=4GB
