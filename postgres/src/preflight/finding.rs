@@ -25,7 +25,8 @@ pub struct Place {
     /// The cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<CellName>,
-    /// The database as the fleet places it, for example `databases[0]`, or `ledger`.
+    /// The database as the fleet places it, and where that is, for example
+    /// `databases[0] (db.internal:5432/app)`, or `ledger (…)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
     /// The store.

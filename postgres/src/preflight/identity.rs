@@ -121,12 +121,12 @@ async fn marked(client: &Client, mark: Option<&str>) -> Result<(String, String)>
 /// The ledger's database: it must be there, and its sessions must be its own.
 pub(super) async fn ledger(dsn: &Dsn) -> Vec<Finding> {
     let place = Place {
-        database: Some("ledger".to_owned()),
+        database: Some(open::whereabouts("ledger", dsn)),
         ..Place::default()
     };
     let session = match open::session(dsn).await {
         Ok(session) => session,
-        Err(error) => return vec![unreachable(&place, "ledger", &error)],
+        Err(error) => return vec![unreachable(&place, "ledger", dsn, &error)],
     };
     pooler(&session, dsn, &place)
         .await

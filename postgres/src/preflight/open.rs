@@ -2,11 +2,12 @@
 
 use monarch_config::{Cell, Database, Dsn, Fleet, Graph, IdRange, Table};
 use monarch_model::{CellName, StoreName, chain};
+use tokio_postgres::error::SqlState;
 
 use super::finding::{Finding, Place};
 use super::identity;
 use crate::catalog::{self, Catalog};
-use crate::{ConnectOptions, Doing, Result, Session, SessionPurpose};
+use crate::{ConnectOptions, Doing, Error, Result, ServerError, Session, SessionPurpose};
 
 /// What preflight's sessions call themselves.
 const APPLICATION: &str = "monarch_preflight";
@@ -124,7 +125,7 @@ async fn open<'a>(
 ) -> (Option<Open<'a>>, Vec<Finding>) {
     let place = Place {
         cell: Some(cell.name.clone()),
-        database: Some(database.name.clone()),
+        database: Some(whereabouts(&database.name, &database.primary)),
         ..Place::default()
     };
     let standby_dsn = database.standby.as_ref().filter(|_| side == Side::Source);
@@ -136,15 +137,17 @@ async fn open<'a>(
     };
     let (primary, standby) = futures::future::join(session(&database.primary), standby).await;
     let mut findings = Vec::new();
-    let mut reached = |session: Result<Session>, which: &str| match session {
+    let mut reached = |session: Result<Session>, which: &str, dsn: &Dsn| match session {
         Ok(session) => Some(session),
         Err(error) => {
-            findings.push(unreachable(&place, which, &error));
+            findings.push(unreachable(&place, which, dsn, &error));
             None
         }
     };
-    let standby = standby.and_then(|session| reached(session, "standby"));
-    let Some(primary) = reached(primary, "primary") else {
+    let standby = standby
+        .zip(standby_dsn)
+        .and_then(|(session, dsn)| reached(session, "standby", dsn));
+    let Some(primary) = reached(primary, "primary", &database.primary) else {
         return (None, findings);
     };
     if let (Some(standby), Some(dsn)) = (&standby, standby_dsn) {
@@ -209,18 +212,73 @@ pub(super) async fn session(dsn: &Dsn) -> Result<Session> {
     Session::connect(&options, &purpose).await
 }
 
-pub(super) fn unreachable(
-    place: &Place,
-    which: &str,
-    error: &(dyn std::error::Error + 'static),
-) -> Finding {
+/// How the fleet calls a database, and where that is: a name that an operator knows.
+pub(super) fn whereabouts(name: &str, dsn: &Dsn) -> String {
+    match ConnectOptions::from_dsn(dsn) {
+        Ok(options) => format!("{name} ({})", options.whereabouts()),
+        Err(_) => name.to_owned(),
+    }
+}
+
+pub(super) fn unreachable(place: &Place, which: &str, dsn: &Dsn, error: &Error) -> Finding {
+    let what = match ConnectOptions::from_dsn(dsn) {
+        Ok(options) if error.is(&SqlState::INVALID_CATALOG_NAME) => {
+            format!("the {which} has no database {:?}", options.dbname())
+        }
+        _ => format!("the {which} cannot be reached"),
+    };
     Finding::refuse(
         "unreachable",
         place.clone(),
-        format!("the {which} cannot be reached: {}", chain(error)),
+        format!("{what}: {}", chain(error)),
         "Nothing about it could be checked, and nothing could be moved",
     )
-    .mend("check address, credentials and TLS in fleet.yaml, pg_hba.conf, and that the server runs")
+    .mend(way_in(error))
+}
+
+/// What to look at where a session was refused, by the cause.
+fn way_in(error: &Error) -> &'static str {
+    let source = match error {
+        Error::Dsn(_) => return "correct it in fleet.yaml: monarch config check says where",
+        Error::Connect { source, .. } | Error::Asked { source, .. } => source,
+    };
+    match source {
+        ServerError::Refused(refusal) => refused(&refusal.code),
+        ServerError::Lookup(_) => {
+            "check the host's name in fleet.yaml, as this machine resolves it"
+        }
+        ServerError::Io(_) | ServerError::Timeout(_) => {
+            "check host and port in fleet.yaml, that the server runs and listens there, and that no \
+             firewall is between"
+        }
+        ServerError::Tls(_) => {
+            "check sslmode and sslrootcert in fleet.yaml against the server's certificate"
+        }
+        ServerError::Authentication(_) => {
+            "check user and password in fleet.yaml, PGPASSWORD and the password file"
+        }
+        ServerError::WrongServer { .. } => "check the hosts and target_session_attrs in fleet.yaml",
+        _ => "check the address in fleet.yaml, and the server's log",
+    }
+}
+
+fn refused(code: &SqlState) -> &'static str {
+    if *code == SqlState::INVALID_CATALOG_NAME {
+        "correct dbname in fleet.yaml, or create the database"
+    } else if *code == SqlState::INVALID_PASSWORD {
+        "check user and password in fleet.yaml, PGPASSWORD and the password file"
+    } else if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
+        "check that the role exists and may log in, and that pg_hba.conf has a line for it, this \
+         machine and the database, with TLS or without as sslmode has it"
+    } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        "grant connect on database … to the role"
+    } else if *code == SqlState::TOO_MANY_CONNECTIONS {
+        "close what needs no connection, or raise max_connections and restart the server"
+    } else if *code == SqlState::CANNOT_CONNECT_NOW {
+        "wait until the server has started"
+    } else {
+        "check the server's log"
+    }
 }
 
 /// A check that failed is itself a finding: what it would have found is not known.

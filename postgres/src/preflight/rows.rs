@@ -215,7 +215,10 @@ impl Pair<'_> {
                 "Whose they are and what they hold is not known: they are not written over",
             );
             return Ok(vec![finding.mend(
-                "if an earlier move left them, end it with monarch move abort; else delete them",
+                "see first where the organization lives: if routing names the sink, these are its \
+                 live rows, and --from and --to are to be exchanged; if an earlier move left \
+                 them (monarch move list), end it with monarch move abort; nothing else is safe \
+                 to delete",
             )]);
         }
         let mut findings = Vec::new();

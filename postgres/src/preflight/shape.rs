@@ -224,6 +224,13 @@ fn key(table: &Table, relation: &Relation, place: &Place) -> Option<Finding> {
     let is_strict = |index: &UniqueIndex| {
         !index.partial && !index.on_expression && !index.deferrable && index.valid
     };
+    // Told as such; no key can be made of it.
+    if wanted
+        .iter()
+        .any(|column| relation.column(column).is_none())
+    {
+        return None;
+    }
     let nullable: Vec<&String> = table
         .primary_key
         .iter()
@@ -331,7 +338,7 @@ fn identity(table: &Table, relation: &Relation, place: &Place) -> Vec<Finding> {
         let lacks = table
             .primary_key
             .iter()
-            .find(|column| !columns.contains(column));
+            .find(|column| relation.column(column).is_some() && !columns.contains(column));
         let finding = match (columns.is_empty(), lacks) {
             (true, _) => Finding::refuse(
                 "replica-identity-missing",

@@ -572,11 +572,46 @@ async fn an_unreachable_database_does_not_stop_the_rest() {
         .filter(|finding| finding.code == "unreachable")
         .collect();
     assert_eq!(unreachable.len(), 2, "{:#?}", report.findings);
-    assert!(unreachable.iter().all(|finding| finding.mend.is_some()));
+    for finding in unreachable {
+        let database = finding.place.database.as_deref().unwrap();
+        assert!(database.ends_with("(127.0.0.1:1/x)"), "{database}");
+        assert!(finding.mend.as_deref().unwrap().contains("host and port"));
+    }
     found(&report, "replica-identity-missing");
     for finding in &report.findings {
         assert!(!finding.to_string().contains(PASSWORD), "{finding}");
     }
+}
+
+/// An operator is told what to look at, not everything that there is to look at.
+#[tokio::test]
+async fn a_database_that_lets_nobody_in_says_why() {
+    let (source, sink) = pair().await;
+    let nobody = format!("{} user=nobody_of_that_name", sink.dsn);
+    for (dsn, what, mend) in [
+        (
+            format!("{} dbname=dbnam", sink.dsn),
+            "no database \"dbnam\"",
+            "correct dbname",
+        ),
+        (nobody, "cannot be reached", "user"),
+    ] {
+        let report = check_dsns(&source.dsn, &dsn).await;
+        let finding = found(&report, "unreachable");
+        assert!(finding.what.contains(what), "{finding}");
+        assert!(finding.mend.as_deref().unwrap().contains(mend), "{finding}");
+    }
+}
+
+/// One fault is one finding: no key can be made of a column that is not there.
+#[tokio::test]
+async fn a_key_column_that_is_missing_is_told_once() {
+    let (source, sink) = pair().await;
+    let rename = "alter table tag rename key to name";
+    source.run(rename).await;
+    sink.run(rename).await;
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(codes(&report), ["column-missing", "column-missing"]);
 }
 
 #[tokio::test]
