@@ -26,17 +26,39 @@ pub(crate) struct Arguments {
 /// What every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// What is moved: the tables and how they hang together
-    #[arg(long, global = true, value_name = "FILE", env = "MONARCH_MANIFEST")]
-    #[arg(hide_env_values = true, default_value = "manifest.yaml")]
-    pub(crate) manifest: PathBuf,
-    /// Between what: the cells, the ledger, the routing
-    #[arg(long, global = true, value_name = "FILE", env = "MONARCH_FLEET")]
-    #[arg(hide_env_values = true, default_value = "fleet.yaml")]
-    pub(crate) fleet: PathBuf,
+    // The variables are read by us: what clap has from a variable it lists in every complaint as if
+    // it had to be given.
+    /// What is moved: the tables and how they hang together [env: MONARCH_MANIFEST] [default:
+    /// manifest.yaml]
+    #[arg(long, global = true, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Between what: the cells, the ledger, the routing [env: MONARCH_FLEET] [default: fleet.yaml]
+    #[arg(long, global = true, value_name = "FILE")]
+    fleet: Option<PathBuf>,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value = "text")]
     pub(crate) output: Output,
+}
+
+impl Global {
+    /// Where the manifest is.
+    pub(crate) fn manifest(&self) -> PathBuf {
+        file(self.manifest.as_ref(), "MONARCH_MANIFEST", "manifest.yaml")
+    }
+
+    /// Where the fleet is.
+    pub(crate) fn fleet(&self) -> PathBuf {
+        file(self.fleet.as_ref(), "MONARCH_FLEET", "fleet.yaml")
+    }
+}
+
+/// A file as it was given, else by a variable, else by its usual name.
+fn file(given: Option<&PathBuf>, variable: &str, usual: &str) -> PathBuf {
+    let told = || std::env::var_os(variable).filter(|path| !path.is_empty());
+    match given {
+        Some(path) => path.clone(),
+        None => told().unwrap_or_else(|| usual.into()).into(),
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,7 +152,7 @@ impl Route {
 #[derive(Debug, Clone, Args)]
 #[group(multiple = false)]
 pub(crate) struct Which {
-    /// The newest move of this organization
+    /// The newest move of this organization; without --org and --move, the live one
     #[arg(long, value_name = "ID")]
     pub(crate) org: Option<OrgId>,
     /// The move of this id
@@ -192,16 +214,12 @@ mod tests {
 
         Options:
               --manifest <FILE>
-                  What is moved: the tables and how they hang together
-
-                  [env: MONARCH_MANIFEST]
-                  [default: manifest.yaml]
+                  What is moved: the tables and how they hang together [env: MONARCH_MANIFEST] [default:
+                  manifest.yaml]
 
               --fleet <FILE>
-                  Between what: the cells, the ledger, the routing
-
-                  [env: MONARCH_FLEET]
-                  [default: fleet.yaml]
+                  Between what: the cells, the ledger, the routing [env: MONARCH_FLEET] [default:
+                  fleet.yaml]
 
               --output <OUTPUT>
                   How results are printed

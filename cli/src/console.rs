@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// In which form results are printed.
@@ -48,6 +49,13 @@ pub(crate) fn show<T: Serialize>(
     }
 }
 
+/// Prints a result as JSON on one line: one of several.
+pub(crate) fn say_json<T: Serialize>(result: &T) -> Result<(), Failure> {
+    let json = serde_json::to_string(result)
+        .map_err(|error| Failure::failed(format!("write the result: {error}")))?;
+    say(&json)
+}
+
 /// Prints a failure. One that cannot be printed is dropped: there is nowhere left to say so.
 pub(crate) fn complain(failure: &Failure, output: Output) {
     let Failure::Told(report) = failure else {
@@ -56,10 +64,12 @@ pub(crate) fn complain(failure: &Failure, output: Output) {
     let text = match output {
         Output::Json => serde_json::to_string(report).unwrap_or_default(),
         Output::Text => {
-            let mut text = format!(
-                "monarch: {}\n  tried again: {}",
-                report.error, report.retried
-            );
+            let mut text = format!("monarch: {}", report.error);
+            // Of a typing mistake nobody asks whether it was tried again.
+            if report.exit != Exit::Usage {
+                text.push_str("\n  tried again: ");
+                text.push_str(report.retried);
+            }
             if !report.to_do.is_empty() {
                 text.push_str("\n  to do: ");
                 text.push_str(&report.to_do);
@@ -68,6 +78,11 @@ pub(crate) fn complain(failure: &Failure, output: Output) {
         }
     };
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Says on standard error what a command waits for.
+pub(crate) fn mention(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "monarch: {text}");
 }
 
 /// An empty table with these columns. It fits a terminal; a pipe gets lines as long as they are.
@@ -100,9 +115,45 @@ pub(crate) fn plain(text: &str) -> String {
         .collect()
 }
 
+/// A finding's text led by its code, once: many texts begin with it already.
+pub(crate) fn named(code: &str, text: &str) -> String {
+    let spelled = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
+    match text.split_at_checked(code.len()) {
+        Some((begins, rest)) if spelled(begins) == spelled(code) && rest.starts_with(':') => {
+            format!("{code}{rest}")
+        }
+        _ => format!("{code}: {text}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_finding_is_named_once() {
+        for (code, text, said) in [
+            (
+                "slot-lost",
+                "slot-lost: it is gone",
+                "slot-lost: it is gone",
+            ),
+            (
+                "preflight-refused",
+                "preflight refused: no table",
+                "preflight-refused: no table",
+            ),
+            (
+                "live-move",
+                "another move is live",
+                "live-move: another move is live",
+            ),
+            ("row", "rows differ", "row: rows differ"),
+            ("x-é", "é", "x-é: é"),
+        ] {
+            assert_eq!(named(code, text), said);
+        }
+    }
 
     /// A name in a database cannot take over the operator's terminal.
     #[test]

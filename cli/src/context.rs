@@ -39,7 +39,7 @@ impl Context {
     /// The same, with the faults one by one.
     pub(crate) fn read_config(&self) -> Result<Config, monarch_config::Faults> {
         let env = |name: &str| std::env::var(name).ok();
-        monarch_config::load(&self.global.manifest, &self.global.fleet, &env)
+        monarch_config::load(&self.global.manifest(), &self.global.fleet(), &env)
     }
 
     /// The ledger that the fleet names; connected to when first used.

@@ -89,6 +89,16 @@ impl Failure {
         }
     }
 
+    /// Whether a service was not reached, so that it may be later.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.exit() == Exit::Unreachable
+    }
+
+    /// Whether a move or the ledger is not in a state for what was asked.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.exit() == Exit::NotReady
+    }
+
     /// What happened, in a line, for a command that goes on.
     pub(crate) fn what(&self) -> &str {
         match self {

@@ -6,6 +6,7 @@
 //! prints goes through [`console`], so that a reader who has seen enough (`monarch move list |
 //! head`) ends it quietly.
 
+mod advice;
 mod args;
 mod command;
 mod console;

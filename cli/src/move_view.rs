@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use monarch_ledger::{Ledger, Move, Unit};
-use monarch_model::{Lsn, StoreName, UnitStatus};
+use monarch_model::{Lsn, OrgId, Phase, StoreName, UnitStatus};
 use monarch_workflows::org_move::Status;
 use serde::Serialize;
 
-use crate::console::{lines, plain, table};
+use crate::advice::{may_be_asked, take_up};
+use crate::console::{lines, named, plain, table};
+use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::{bytes, count, duration};
+use crate::units_of_measure::{bytes, count, duration, seconds};
 
 /// One reading of a move.
 #[derive(Debug, Serialize)]
@@ -22,12 +24,30 @@ pub(crate) struct MoveView {
     /// The ledger's row; none before the move is registered.
     #[serde(rename = "move")]
     pub(crate) of: Option<MoveRow>,
+    /// A workflow that has not registered a move, and will not if it has ended.
+    pub(crate) attempt: Option<Attempt>,
+    /// The organization's move before that attempt.
+    pub(crate) earlier: Option<MoveRow>,
+    /// Why nobody drives the move, if that is so.
+    pub(crate) forsaken: Option<String>,
     /// Its units, by store.
     pub(crate) units: Vec<UnitView>,
     /// What the workflow answers.
     pub(crate) workflow: Option<Status>,
     /// Why it does not.
     pub(crate) workflow_silent: Option<String>,
+}
+
+/// A workflow without a move.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Attempt {
+    pub(crate) org: OrgId,
+    pub(crate) workflow_id: String,
+    pub(crate) run_id: String,
+    /// Why it ended before it registered a move; none while it runs.
+    pub(crate) ended: Option<String>,
+    /// What to do about that.
+    pub(crate) to_do: Option<String>,
 }
 
 /// A move without the token of its control plane, which is nobody's business but the worker's.
@@ -101,7 +121,7 @@ impl UnitView {
             last_error: unit
                 .last_error
                 .as_ref()
-                .map(|error| plain(&format!("{}: {}", error.code, error.text))),
+                .map(|error| plain(&named(&error.code, &error.text))),
             error_count: unit.error_count,
         }
     }
@@ -150,6 +170,9 @@ impl MoveView {
         Ok(Self {
             at,
             of: of.map(MoveRow),
+            attempt: None,
+            earlier: None,
+            forsaken: None,
             units: units.iter().map(|unit| UnitView::new(unit, at)).collect(),
             workflow: None,
             workflow_silent: None,
@@ -165,62 +188,151 @@ impl MoveView {
         self
     }
 
+    /// A workflow that has no move, after the organization's last one.
+    pub(crate) fn of_attempt(attempt: Attempt, earlier: Option<Move>) -> Self {
+        Self {
+            at: Timestamp::now(),
+            of: None,
+            attempt: Some(attempt),
+            earlier: earlier.map(MoveRow),
+            forsaken: None,
+            units: Vec::new(),
+            workflow: None,
+            workflow_silent: None,
+        }
+    }
+
     /// The move's phase in a word; before it is registered, what the workflow does.
     pub(crate) fn phase(&self) -> &'static str {
-        match (&self.of, &self.workflow) {
+        match (&self.of, &self.attempt) {
             (Some(row), _) => row.0.phase.as_str(),
+            (None, Some(attempt)) if attempt.ended.is_some() => "not begun",
             (None, Some(_)) => "preflight",
             (None, None) => "not registered",
         }
     }
 
-    /// What is in the way, by whoever knows.
+    /// Whether the move is or was given up: what is deleted then is the copy, not the original.
+    fn is_undone(&self) -> bool {
+        self.of
+            .as_ref()
+            .is_some_and(|row| matches!(row.0.phase, Phase::Aborting | Phase::Aborted))
+    }
+
+    /// What a unit is doing, in a word.
+    pub(crate) fn doing(&self, unit: &UnitView) -> &'static str {
+        match unit.status {
+            UnitStatus::Evicting if self.is_undone() => "scrubbing",
+            UnitStatus::Evicted if self.is_undone() => "scrubbed",
+            status => status.as_str(),
+        }
+    }
+
+    /// What is in the way, by whoever knows, each said once.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
-        if let Some(reason) = self.of.as_ref().and_then(|row| row.0.reason.as_ref()) {
-            remarks.push(format!("reason: {}: {}", reason.code, reason.text));
+        let row = self.of.as_ref().map(|row| &row.0);
+        if let Some(reason) = row.and_then(|row| row.reason.as_ref()) {
+            remarks.push(format!("reason: {}", named(&reason.code, &reason.text)));
         }
+        remarks.extend(
+            self.attempt
+                .iter()
+                .filter_map(|attempt| attempt.ended.clone()),
+        );
         if let Some(status) = &self.workflow {
-            remarks.extend(
-                status
-                    .blocked_by
-                    .iter()
-                    .map(|by| format!("in the way: {by}")),
-            );
-            remarks.extend(status.failure.iter().map(|why| format!("failure: {why}")));
-            remarks.extend(
-                status
-                    .abort_reason
-                    .iter()
-                    .map(|why| format!("abort: {why}")),
-            );
-            remarks.extend(
-                status
-                    .unserved
-                    .iter()
-                    .map(|queue| format!("no worker serves queue {queue}")),
-            );
-            if status.paused {
-                remarks.push("paused: slots go on holding log".to_owned());
-            }
+            remarks.extend(self.remarks_of(status));
         }
-        for unit in &self.units {
-            if let Some(error) = &unit.last_error {
+        // What an ended move met on its way is in its journal.
+        let met = self
+            .units
+            .iter()
+            .filter(|_| row.is_none_or(|row| row.phase.is_live()));
+        for unit in met {
+            let Some(error) = &unit.last_error else {
+                continue;
+            };
+            if !said_in(&remarks, error) {
                 remarks.push(format!(
                     "{}: last error (of {}): {error}",
                     unit.store, unit.error_count
                 ));
             }
         }
+        remarks.extend(self.forsaken.clone());
+        remarks.extend(self.to_do().map(|what| format!("to do: {what}")));
         remarks.iter().map(|remark| plain(remark)).collect()
     }
+
+    /// What the workflow knows that is in the way.
+    fn remarks_of(&self, status: &Status) -> Vec<String> {
+        // Once the move is active again, what was in the way is of an attempt that is over.
+        let subject = match status.phase {
+            Some(Phase::Active) => format!("cut-over {}", status.cut_over_attempts.max(1)),
+            _ => "in the way".to_owned(),
+        };
+        let blocked = status.blocked_by.iter();
+        let mut remarks: Vec<String> = blocked.map(|by| format!("{subject}: {by}")).collect();
+        let reason = self.of.as_ref().and_then(|row| row.0.reason.as_ref());
+        let is_news = |why: &&String| reason.is_none_or(|reason| !reason.text.contains(*why));
+        let failure = status.failure.iter().filter(is_news);
+        remarks.extend(failure.map(|why| format!("failure: {why}")));
+        let abort = status.abort_reason.iter().filter(is_news);
+        remarks.extend(abort.map(|why| format!("abort: {why}")));
+        let unserved = status.unserved.iter();
+        remarks.extend(unserved.map(|queue| format!("no worker serves queue {queue}")));
+        if status.paused {
+            remarks.push("paused: slots go on holding log".to_owned());
+        }
+        remarks
+    }
+
+    /// What only an operator can do now.
+    fn to_do(&self) -> Option<String> {
+        if let Some(attempt) = &self.attempt {
+            return attempt.to_do.clone();
+        }
+        let of = &self.of.as_ref()?.0;
+        if self.forsaken.is_some() {
+            return Some(take_up(of));
+        }
+        let waits = of.phase == Phase::Failed && !self.scrubs_by_itself();
+        waits.then(|| may_be_asked(Some(of.phase), false, &of.org))
+    }
+
+    /// Whether the move was started so that it is given up as soon as it fails.
+    fn scrubs_by_itself(&self) -> bool {
+        let options = self.of.as_ref().map(|row| &row.0.options);
+        options.is_some_and(|options| options["scrub_on_failure"] == true)
+    }
+
+    /// How the move ended, if nothing more comes of it without an operator.
+    pub(crate) fn end(&self) -> Option<Exit> {
+        if let Some(attempt) = &self.attempt {
+            return attempt.ended.is_some().then_some(Exit::Failed);
+        }
+        if self.forsaken.is_some() {
+            return Some(Exit::Failed);
+        }
+        match self.of.as_ref()?.0.phase {
+            Phase::Finalized => Some(Exit::Done),
+            Phase::Aborted => Some(Exit::Failed),
+            Phase::Failed if !self.scrubs_by_itself() => Some(Exit::Failed),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a remark tells the same already.
+fn said_in(remarks: &[String], text: &str) -> bool {
+    remarks.iter().any(|remark| remark.contains(text))
 }
 
 /// A reading as text.
 pub(crate) fn text(view: &MoveView) -> String {
     let mut text = headline(view);
     if !view.units.is_empty() {
-        let _ = write!(text, "\n\n{}", unit_table(&view.units));
+        let _ = write!(text, "\n\n{}", unit_table(view));
     }
     let remarks = view.remarks();
     if !remarks.is_empty() {
@@ -229,13 +341,27 @@ pub(crate) fn text(view: &MoveView) -> String {
     if let Some(why) = &view.workflow_silent {
         let _ = write!(text, "\n\nfrom the ledger alone: {}", plain(why));
     }
+    if let Some(MoveRow(earlier)) = &view.earlier {
+        let _ = write!(text, "\n\nbefore it:\n{}", described(earlier, view.at));
+    }
     text
 }
 
 fn headline(view: &MoveView) -> String {
-    let Some(MoveRow(of)) = &view.of else {
-        return view.phase().to_owned();
-    };
+    match (&view.of, &view.attempt) {
+        (Some(MoveRow(of)), _) => described(of, view.at),
+        (None, Some(attempt)) => format!(
+            "{}: organization {}, not registered\nworkflow {}, run {}",
+            view.phase(),
+            plain(attempt.org.as_str()),
+            plain(&attempt.workflow_id),
+            attempt.run_id
+        ),
+        (None, None) => view.phase().to_owned(),
+    }
+}
+
+fn described(of: &Move, now: Timestamp) -> String {
     let mut text = format!(
         "{}: organization {} from {} to {}\nmove {}, workflow {}, for {}",
         of.phase,
@@ -244,7 +370,7 @@ fn headline(view: &MoveView) -> String {
         of.sink_cell,
         of.id,
         plain(&of.workflow_id),
-        duration(elapsed(of.created_at, of.ended_at.unwrap_or(view.at))),
+        duration(elapsed(of.created_at, of.ended_at.unwrap_or(now))),
     );
     if let Some(pause) = of.write_pause_ms.and_then(|ms| u64::try_from(ms).ok()) {
         let pause = duration(Duration::from_millis(pause));
@@ -253,22 +379,21 @@ fn headline(view: &MoveView) -> String {
     text
 }
 
-fn unit_table(units: &[UnitView]) -> String {
+fn unit_table(view: &MoveView) -> String {
     let mut table = table([
         "store", "status", "rows", "bytes", "rate", "eta", "changes", "applied", "lag", "heard",
     ]);
     let dash = || "-".to_owned();
-    for unit in units {
-        let ago = |seconds| format!("{} ago", duration(Duration::from_secs(seconds)));
+    for unit in &view.units {
+        let ago = |age| format!("{} ago", seconds(age));
         table.add_row([
             plain(unit.store.as_str()),
-            unit.status.to_string(),
+            view.doing(unit).to_owned(),
             unit.rows(),
             bytes(unit.bytes_copied),
             unit.bytes_per_second
                 .map_or_else(dash, |rate| format!("{}/s", bytes(rate))),
-            unit.eta_seconds
-                .map_or_else(dash, |s| duration(Duration::from_secs(s))),
+            unit.eta_seconds.map_or_else(dash, seconds),
             count(unit.changes_applied),
             unit.applied.map_or_else(dash, |lsn| lsn.to_string()),
             unit.lag_bytes.map_or_else(dash, bytes),

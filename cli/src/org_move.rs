@@ -15,11 +15,21 @@ use temporalio_client::{
     Client, RetryOptions, RpcOptions, WorkflowDescribeOptions, WorkflowExecutionStatus,
     WorkflowGetResultOptions, WorkflowHandle, WorkflowQueryOptions,
 };
+use temporalio_common::HasWorkflowDefinition;
+use temporalio_common::error::IncomingError;
 
+use crate::console::named;
 use crate::failure::Failure;
 
-/// How long a query may take: it is answered by a worker, and none may be there.
-const QUERY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a look may wait for a worker's answer: none may be there.
+pub(crate) const GLANCE: Duration = Duration::from_secs(5);
+
+/// The definition that queries, signals and updates of a move belong to.
+pub(crate) type Run = <OrgMove as HasWorkflowDefinition>::Run;
+
+/// What to do where no workflow runs.
+pub(crate) const SPELLING: &str =
+    "see `monarch move list`; an organization is spelled as it was at the start";
 
 /// A handle to the workflow of an organization's move.
 pub(crate) type Handle = WorkflowHandle<Client, OrgMove>;
@@ -30,21 +40,52 @@ pub(crate) fn handle(client: &Client, org: &OrgId) -> Handle {
 }
 
 /// Whether a workflow goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    Running,
-    Closed(WorkflowExecutionStatus),
+    Running {
+        run_id: String,
+    },
+    Closed {
+        run_id: String,
+        how: WorkflowExecutionStatus,
+    },
     /// There never was one, or its history is no longer kept.
     Missing,
+}
+
+impl Liveness {
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+
+    /// What became of a workflow that does not run.
+    pub(crate) fn in_words(&self) -> &'static str {
+        match self {
+            Self::Running { .. } => "runs",
+            Self::Closed { how, .. } => match how {
+                WorkflowExecutionStatus::Terminated => "was terminated",
+                WorkflowExecutionStatus::Failed => "failed",
+                WorkflowExecutionStatus::Canceled => "was cancelled",
+                WorkflowExecutionStatus::TimedOut => "timed out",
+                _ => "has ended",
+            },
+            Self::Missing => "is not known to Temporal",
+        }
+    }
 }
 
 /// Whether the workflow goes on.
 pub(crate) async fn liveness(handle: &Handle) -> Result<Liveness, Failure> {
     match handle.describe(WorkflowDescribeOptions::default()).await {
-        Ok(found) => Ok(match found.status() {
-            WorkflowExecutionStatus::Running | WorkflowExecutionStatus::Paused => Liveness::Running,
-            closed => Liveness::Closed(closed),
-        }),
+        Ok(found) => {
+            let run_id = found.run_id().to_owned();
+            Ok(match found.status() {
+                WorkflowExecutionStatus::Running | WorkflowExecutionStatus::Paused => {
+                    Liveness::Running { run_id }
+                }
+                how => Liveness::Closed { run_id, how },
+            })
+        }
         Err(WorkflowInteractionError::NotFound(status)) if !names_namespace(&status) => {
             Ok(Liveness::Missing)
         }
@@ -52,40 +93,80 @@ pub(crate) async fn liveness(handle: &Handle) -> Result<Liveness, Failure> {
     }
 }
 
-/// What the workflow itself knows. Needs a worker that answers.
-pub(crate) async fn status(handle: &Handle) -> Result<Status, Failure> {
+/// What the workflow itself knows. Needs a worker that answers, for which it waits so long.
+pub(crate) async fn status(handle: &Handle, patience: Duration) -> Result<Status, Failure> {
     let rpc = RpcOptions::builder()
-        .timeout(QUERY_PATIENCE)
+        .timeout(patience)
         .retry_options(RetryOptions::builder().max_retries(1).build())
         .build();
     let options = WorkflowQueryOptions::builder().rpc_options(rpc).build();
     let id = &handle.info().workflow_id;
-    match handle.query(OrgMove::status, (), options).await {
-        Ok(status) => Ok(status),
-        Err(WorkflowQueryError::NotFound(status)) => Err(not_found(id, &status)),
-        Err(WorkflowQueryError::Rpc(status)) => Err(match status.code() {
-            tonic::Code::DeadlineExceeded | tonic::Code::FailedPrecondition => {
-                Failure::unreachable("no worker answers for the workflow")
-                    .advising("start `monarch worker`")
-            }
+    let asked = handle.query(OrgMove::status, (), options);
+    match tokio::time::timeout(patience, asked).await {
+        Err(_) => Err(nobody_answers()),
+        Ok(Ok(status)) => Ok(status),
+        Ok(Err(WorkflowQueryError::NotFound(status))) => Err(not_found(id, &status)),
+        Ok(Err(WorkflowQueryError::Rpc(status))) => Err(match status.code() {
+            // Our own limit on the call comes back as a cancellation.
+            tonic::Code::DeadlineExceeded
+            | tonic::Code::FailedPrecondition
+            | tonic::Code::Cancelled => nobody_answers(),
             _ => rpc_failure("ask the workflow for its status", &status),
         }),
-        Err(error) => Err(Failure::failed(format!(
+        Ok(Err(error)) => Err(Failure::failed(format!(
             "ask the workflow for its status: {}",
             chain(&error)
         ))),
     }
 }
 
+fn nobody_answers() -> Failure {
+    Failure::unreachable("no worker answers for the workflow").advising("start `monarch worker`")
+}
+
 /// How a workflow that has closed ended: with a result, or why without one.
-pub(crate) async fn outcome(handle: &Handle) -> Result<Result<OrgMoveResult, String>, Failure> {
+pub(crate) async fn outcome(handle: &Handle) -> Result<Result<OrgMoveResult, Ended>, Failure> {
     match handle.get_result(WorkflowGetResultOptions::default()).await {
         Ok(result) => Ok(Ok(result)),
         Err(WorkflowGetResultError::NotFound(status)) => {
             Err(not_found(&handle.info().workflow_id, &status))
         }
         Err(WorkflowGetResultError::Rpc(status)) => Err(rpc_failure("wait for the move", &status)),
-        Err(error) => Ok(Err(chain(&error))),
+        Err(error) => Ok(Err(Ended::from(&error))),
+    }
+}
+
+/// Why a workflow ended without a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// A name of [`monarch_workflows::contract::failure`], if it came with one.
+    pub(crate) code: String,
+    /// In words, led by the name.
+    pub(crate) why: String,
+}
+
+impl From<&WorkflowGetResultError> for Ended {
+    fn from(error: &WorkflowGetResultError) -> Self {
+        let application = match error {
+            WorkflowGetResultError::Failed(why) => match why.as_ref() {
+                IncomingError::Application(application) => Some(application),
+                _ => None,
+            },
+            _ => None,
+        };
+        let told = application.and_then(|application| {
+            Some((application.type_name()?, &application.failure()?.message))
+        });
+        match told {
+            Some((code, message)) => Self {
+                code: code.to_owned(),
+                why: named(code, message),
+            },
+            None => Self {
+                code: String::new(),
+                why: chain(error),
+            },
+        }
     }
 }
 
@@ -134,8 +215,7 @@ fn not_found(workflow_id: &str, status: &tonic::Status) -> Failure {
     if names_namespace(status) {
         return Failure::usage(status.message()).advising("set TEMPORAL_NAMESPACE");
     }
-    Failure::not_ready(format!("no workflow {workflow_id} runs"))
-        .advising("see `monarch move list`; an organization is spelled as it was at the start")
+    Failure::not_ready(format!("no workflow {workflow_id} runs")).advising(SPELLING)
 }
 
 fn rpc_failure(doing: &str, status: &tonic::Status) -> Failure {

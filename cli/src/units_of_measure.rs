@@ -39,6 +39,14 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
+/// A duration that is known to the second, in its two largest units.
+pub(crate) fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..10 => format!("{seconds}s"),
+        _ => duration(Duration::from_secs(seconds)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +63,8 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(duration(Duration::from_millis(1_250)), "1.250s");
         assert_eq!(duration(Duration::from_secs(200)), "3m 20s");
+        assert_eq!(seconds(0), "0s");
+        assert_eq!(seconds(200), "3m 20s");
         assert_eq!(duration(Duration::from_secs(90_000)), "1d 1h");
     }
 }

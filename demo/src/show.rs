@@ -8,7 +8,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -290,6 +290,12 @@ async fn left_behind(fleet: &Fleet) -> Result<Vec<String>> {
     Ok(left)
 }
 
+/// A line of shell that puts a folder on the search path, however often it is read.
+fn on_search_path(folder: &Path) -> String {
+    let folder = folder.display();
+    format!("case \":$PATH:\" in *\":{folder}:\"*) ;; *) export PATH=\"{folder}:$PATH\" ;; esac\n")
+}
+
 /// Says how to look, and waits for Ctrl-C. The neighbour is written to again, so that it can be
 /// moved by hand.
 async fn keep(
@@ -305,7 +311,7 @@ async fn keep(
         .map(|(name, value)| format!("export {name}={value}\n"))
         .collect();
     for folder in operator.folders() {
-        lines.push_str(&format!("export PATH=\"{}:$PATH\"\n", folder.display()));
+        lines.push_str(&on_search_path(folder));
     }
     fs::write(&environment, lines).context("write the environment")?;
     stage.show(&format!(
@@ -335,6 +341,7 @@ async fn keep(
         pressed = tokio::signal::ctrl_c() => pressed.context("listen to Ctrl-C")?,
         _ = terminated.recv() => {}
     }
+    stage.show("\nstopping…")?;
     match traffic.stop().await {
         Ok(_) => Ok(()),
         Err(error) => bail!("a writer of {} met an error: {error:#}", OTHER.slug),

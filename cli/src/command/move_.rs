@@ -3,6 +3,7 @@
 mod abort;
 mod adopt;
 mod cut_over;
+mod driver;
 mod events;
 mod evict;
 mod list;

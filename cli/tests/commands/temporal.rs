@@ -79,6 +79,51 @@ async fn nothing_is_asked_of_a_workflow_that_does_not_run() -> Result<()> {
     Ok(())
 }
 
+/// Waiting for a worker has an end; and a move whose workflow is gone is told from one that goes on:
+/// nothing will come of it until somebody takes it up.
+#[tokio::test]
+async fn a_move_that_nobody_drives_is_named_by_every_command() -> Result<()> {
+    let (stage, dsn) = Stage::with_ledger().await?;
+    let (stage, namespace) = stage.with_temporal().await?;
+    stage.run(["ledger", "init"]).await?;
+    started(&namespace, "evil-corp").await?;
+    register(&dsn, "evil-corp").await?;
+    let pause = ["move", "pause", "--org", "evil-corp", "--timeout", "1"];
+    let silent = stage.run(pause).await?;
+    assert_eq!(silent.code, 4, "{}", silent.errors);
+    assert!(
+        silent.errors.contains("nothing was asked"),
+        "{}",
+        silent.errors
+    );
+
+    let id = "org-move-evil-corp";
+    let terminate = ["workflow", "terminate", "--workflow-id", id];
+    let ended = shared::temporal().await.cli(&namespace, terminate).await?;
+    anyhow::ensure!(ended.status.success(), "{ended:?}");
+    let abort = ["move", "abort", "--org", "evil-corp", "--reason", "late"];
+    let asked: [(&[&str], i32); 4] = [
+        (&["move", "status", "--org", "evil-corp"], 0),
+        (&["move", "watch"], 1),
+        (&pause, 3),
+        (&abort, 3),
+    ];
+    for (words, code) in asked {
+        let said = stage.run(words).await?;
+        let text = format!("{}{}", said.output, said.errors);
+        assert_eq!(said.code, code, "{words:?}: {text}");
+        for part in [
+            "nobody drives",
+            "was terminated",
+            "monarch sweep",
+            "monarch move adopt",
+        ] {
+            assert!(text.contains(part), "{words:?} lacks {part}: {text}");
+        }
+    }
+    Ok(())
+}
+
 /// A namespace that is not there is a mistake in the environment, not a move that is missing.
 #[tokio::test]
 async fn a_missing_namespace_is_told_from_a_missing_move() -> Result<()> {

@@ -10,7 +10,7 @@ use crate::stage::{PROGRAM, SECRET, Stage};
 #[tokio::test]
 async fn a_command_line_that_cannot_be_read_is_a_matter_of_usage() -> Result<()> {
     let stage = Stage::alone()?;
-    let wrong: [&[&str]; 9] = [
+    let wrong: [&[&str]; 11] = [
         &["moev"],
         &["move", "start"],
         &["move", "start", "--org", ""],
@@ -20,6 +20,8 @@ async fn a_command_line_that_cannot_be_read_is_a_matter_of_usage() -> Result<()>
         &["move", "status", "--move", "not-a-uuid"],
         &["move", "abort", "--org", "1"],
         &["histories", "save", "file.json"],
+        &["move", "list", "--limit", "0"],
+        &["move", "pause", "--org", "1", "--timeout", "0"],
     ];
     for arguments in wrong {
         let said = stage.run(arguments).await?;
@@ -65,6 +67,33 @@ async fn the_files_are_found_where_they_are_said_to_be() -> Result<()> {
         by_option.json()?["cells"],
         serde_json::json!(["us1", "us2"])
     );
+    Ok(())
+}
+
+/// What a variable gives need not be given: no complaint lists it, and no shell offers files where
+/// an organization is asked for.
+#[test]
+fn what_is_told_of_the_command_line_asks_for_nothing_more() -> Result<()> {
+    let mut command = Command::new(PROGRAM);
+    command
+        .env("MONARCH_FLEET", "f")
+        .env("MONARCH_MANIFEST", "m");
+    let said = command.args(["move", "pause"]).output()?;
+    let errors = String::from_utf8(said.stderr)?;
+    assert!(
+        errors.contains("--org") && !errors.contains("--fleet"),
+        "{errors}"
+    );
+
+    let script = Command::new(PROGRAM)
+        .args(["completions", "fish"])
+        .output()?;
+    let script = String::from_utf8(script.stdout)?;
+    let org = script
+        .lines()
+        .find(|line| line.contains("-l org "))
+        .unwrap_or_default();
+    assert!(org.contains(" -r -f"), "{org}");
     Ok(())
 }
 

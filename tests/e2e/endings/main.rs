@@ -5,3 +5,4 @@ mod budget;
 mod failed;
 mod given_up;
 mod refused;
+mod told;

@@ -1,21 +1,24 @@
 //! `monarch move abort`
 
 use clap::Args;
+use monarch_model::{OrgId, Phase};
 use monarch_workflows::OrgMove;
 use monarch_workflows::input::Abort;
 use serde_json::json;
 use temporalio_client::WorkflowSignalOptions;
 use temporalio_common::data_converters::{PayloadConverter, RawValue};
 
+use super::driver::Driver;
+use crate::advice::may_be_asked;
 use crate::args::Organization;
 use crate::console;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::org_move;
+use crate::org_move::{self, GLANCE};
 
-/// Movers stop, the fence is lifted, slots and publications go, the sink is scrubbed. After the
-/// flip an abort is recorded and changes nothing.
+/// Movers stop, the fence is lifted, slots and publications go, the sink is scrubbed. It is refused
+/// after the flip. The request lasts: without a worker, it is served when one comes.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -28,7 +31,10 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let org = &arguments.organization.org;
     let client = context.temporal().await?;
-    let handle = org_move::handle(&client, org);
+    let driver = Driver::find(context, &client, org).await?;
+    let phase = driver.of.as_ref().map(|of| of.phase);
+    refuse_late(phase, org)?;
+    let handle = &driver.handle;
     let abort = Abort {
         reason: arguments.reason.clone(),
     };
@@ -37,9 +43,41 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         .signal(OrgMove::abort, payload, WorkflowSignalOptions::default())
         .await
         .map_err(|error| org_move::lookup_failure(&handle.info().workflow_id, error))?;
-    let result = json!({ "workflow_id": handle.info().workflow_id, "asked": "abort" });
+    let silent = match org_move::status(handle, GLANCE).await {
+        Err(failure) if failure.is_unreachable() => Some(failure),
+        _ => None,
+    };
+    let result = json!({
+        "workflow_id": handle.info().workflow_id,
+        "asked": "abort",
+        "worker_answers": silent.is_none(),
+    });
     console::show(context.output(), &result, |_| {
-        format!("asked to give up; see it end with `monarch move watch --org {org}`")
+        text(phase, silent.is_none(), org)
     })?;
     Ok(Exit::Done)
+}
+
+/// What is refused needs no worker: the ledger has the phase.
+fn refuse_late(phase: Option<Phase>, org: &OrgId) -> Result<(), Failure> {
+    match phase {
+        Some(phase @ (Phase::CutOver | Phase::Evicting)) => Err(Failure::not_ready(format!(
+            "the move is {phase}: the organization lives on the other cell, and there is no way back"
+        ))
+        .advising(may_be_asked(Some(phase), false, org))),
+        Some(phase @ Phase::Aborting) => Err(Failure::not_ready("it is being given up already")
+            .advising(may_be_asked(Some(phase), false, org))),
+        _ => Ok(()),
+    }
+}
+
+fn text(phase: Option<Phase>, worker_answers: bool, org: &OrgId) -> String {
+    let mut text = format!("asked to give up; see it end with `monarch move watch --org {org}`");
+    if phase == Some(Phase::Flipping) {
+        text.push_str("\nthe routing is being changed: it is given up only if that is refused");
+    }
+    if !worker_answers {
+        text.push_str("\nno worker answers: it is given up when one does; start `monarch worker`");
+    }
+    text
 }

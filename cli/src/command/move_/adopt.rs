@@ -11,7 +11,7 @@ use crate::console;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::org_move::{self, Liveness};
+use crate::org_move;
 
 /// For a move whose workflow was terminated or whose history was lost. It keeps the options that
 /// it was started with.
@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         return Err(Failure::not_ready(said));
     }
     let driver = client.get_workflow_handle::<OrgMove>(of.workflow_id.clone());
-    if org_move::liveness(&driver).await? == Liveness::Running {
+    if org_move::liveness(&driver).await?.is_running() {
         let said = format!("workflow {} drives move {}", of.workflow_id, of.id);
         return Err(Failure::not_ready(said)
             .advising(format!("watch it with `monarch move watch --org {org}`")));

@@ -3,17 +3,18 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use monarch_model::Phase;
 use monarch_workflows::OrgMove;
 use monarch_workflows::input::CutOver;
 use monarch_workflows::org_move::CutOverAnswer;
-use temporalio_client::WorkflowExecuteUpdateOptions;
+use serde::Serialize;
 
+use super::driver::{Driver, Patience};
 use crate::args::Organization;
 use crate::console::{self, plain};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::org_move;
 use crate::units_of_measure::duration;
 
 /// Refused, with every reason, while a store is not ready. If the drain does not succeed within
@@ -26,23 +27,33 @@ pub(crate) struct Arguments {
     /// needed where the fleet has no `control`
     #[arg(long)]
     writes_stopped: bool,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// What became of it. Times are in milliseconds, as everywhere in our output.
+#[derive(Serialize)]
+struct Answered<'a> {
+    phase: Option<Phase>,
+    write_pause_ms: Option<u128>,
+    refusals: &'a [String],
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let client = context.temporal().await?;
-    let handle = org_move::handle(&client, &arguments.organization.org);
+    let driver = Driver::find(context, &client, &arguments.organization.org).await?;
     let request = CutOver {
         writes_stopped: arguments.writes_stopped,
     };
-    let answer = handle
-        .execute_update(
-            OrgMove::cut_over,
-            request,
-            WorkflowExecuteUpdateOptions::default(),
-        )
-        .await
-        .map_err(|error| org_move::update_failure(&handle.info().workflow_id, error))?;
-    console::show(context.output(), &answer, text)?;
+    let answer = driver
+        .ask(OrgMove::cut_over, request, &arguments.patience)
+        .await?;
+    let answered = Answered {
+        phase: answer.phase,
+        write_pause_ms: answer.write_pause.map(|pause| pause.as_millis()),
+        refusals: &answer.refusals,
+    };
+    console::show(context.output(), &answered, |_| text(&answer))?;
     Ok(if answer.refusals.is_empty() {
         Exit::Done
     } else {
@@ -71,8 +82,6 @@ fn text(answer: &CutOverAnswer) -> String {
 
 #[cfg(test)]
 mod tests {
-    use monarch_model::Phase;
-
     use super::*;
 
     #[test]

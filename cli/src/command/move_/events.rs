@@ -19,6 +19,7 @@ pub(crate) struct Arguments {
     after: i64,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 

@@ -3,14 +3,13 @@
 use clap::Args;
 use monarch_workflows::OrgMove;
 use monarch_workflows::input::Evict;
-use temporalio_client::WorkflowExecuteUpdateOptions;
 
+use super::driver::{Driver, Patience};
 use crate::args::Organization;
 use crate::console;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::org_move;
 
 /// Refused while the organization's slots live, and when a change came to the source behind the
 /// barrier.
@@ -26,24 +25,21 @@ pub(crate) struct Arguments {
     /// are there now are deleted too, and nothing has copied them
     #[arg(long)]
     accept_newer_rows: bool,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let org = &arguments.organization.org;
     let client = context.temporal().await?;
-    let handle = org_move::handle(&client, org);
+    let driver = Driver::find(context, &client, org).await?;
     let request = Evict {
         accept_late_changes: arguments.accept_late_changes,
         accept_newer_rows: arguments.accept_newer_rows,
     };
-    let status = handle
-        .execute_update(
-            OrgMove::evict,
-            request,
-            WorkflowExecuteUpdateOptions::default(),
-        )
-        .await
-        .map_err(|error| org_move::update_failure(&handle.info().workflow_id, error))?;
+    let status = driver
+        .ask(OrgMove::evict, request, &arguments.patience)
+        .await?;
     console::show(context.output(), &status, |_| {
         format!("asked to evict; see it end with `monarch move watch --org {org}`")
     })?;

@@ -16,6 +16,7 @@ use crate::units_of_measure::duration;
 pub(crate) struct Arguments {
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 

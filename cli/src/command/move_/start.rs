@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use monarch_ledger::{Ledger, Move};
-use monarch_model::OrgId;
+use monarch_model::{OrgId, Phase};
+use monarch_workflows::contract::failure;
 use monarch_workflows::input::{CutOverPolicy, EvictionPolicy, OrgMoveInput};
 use monarch_workflows::org_move::workflow_id;
 use monarch_workflows::{OrgMove, queue};
@@ -16,12 +17,13 @@ use temporalio_common::data_converters::{PayloadConverter, RawValue};
 use tokio::time::Instant;
 
 use super::watch;
+use crate::advice::{may_be_asked, take_up};
 use crate::args::{Organization, Route, Which};
 use crate::console::{self, Output};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::org_move::{self, Handle, Liveness};
+use crate::org_move::{self, Ended, Handle, Liveness};
 
 /// How long to wait for the move to be registered before the command says how to watch it.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(20);
@@ -78,7 +80,7 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
     let client = context.temporal().await?;
     refuse_second(&ledger, &client, &org).await?;
     let handle = launch(&client, workflow_id(&org), &input(&arguments)).await?;
-    let registered = until_registered(&ledger, &handle).await?;
+    let registered = until_registered(&ledger, &handle, &org).await?;
     let started = Started {
         workflow_id: handle.info().workflow_id.clone(),
         run_id: handle.run_id().map(str::to_owned),
@@ -107,13 +109,16 @@ async fn refuse_second(ledger: &Ledger, client: &Client, org: &OrgId) -> Result<
         live.id, live.org, live.phase
     );
     let workflow = client.get_workflow_handle::<OrgMove>(live.workflow_id.clone());
-    let to_do = match org_move::liveness(&workflow).await? {
-        Liveness::Running if live.org == *org => {
+    let to_do = match (org_move::liveness(&workflow).await?, live.phase) {
+        (Liveness::Running { .. }, Phase::Failed) => {
+            may_be_asked(Some(live.phase), false, &live.org)
+        }
+        (Liveness::Running { .. }, _) if live.org == *org => {
             format!("watch it with `monarch move watch --org {org}`")
         }
-        Liveness::Running => "wait for its end, or end it".to_owned(),
-        Liveness::Closed(_) | Liveness::Missing => {
-            "its workflow is gone: `monarch sweep` ends what nobody drives".to_owned()
+        (Liveness::Running { .. }, _) => "wait for its end, or end it".to_owned(),
+        (Liveness::Closed { .. } | Liveness::Missing, _) => {
+            format!("nobody drives it: {}", take_up(&live))
         }
     };
     Err(Failure::not_ready(said).advising(to_do))
@@ -160,7 +165,11 @@ fn input(arguments: &Arguments) -> OrgMoveInput {
 
 /// The registered move, or nothing if that takes long. A workflow that ends before it registers
 /// says why.
-async fn until_registered(ledger: &Ledger, handle: &Handle) -> Result<Option<Move>, Failure> {
+async fn until_registered(
+    ledger: &Ledger,
+    handle: &Handle,
+    org: &OrgId,
+) -> Result<Option<Move>, Failure> {
     let begun = Instant::now();
     while begun.elapsed() < REGISTERED_WITHIN {
         if let Some(live) = ledger.live_move().await?
@@ -168,15 +177,27 @@ async fn until_registered(ledger: &Ledger, handle: &Handle) -> Result<Option<Mov
         {
             return Ok(Some(live));
         }
-        if let Liveness::Closed(_) = org_move::liveness(handle).await?
-            && let Err(why) = org_move::outcome(handle).await?
+        if let Liveness::Closed { .. } = org_move::liveness(handle).await?
+            && let Err(ended) = org_move::outcome(handle).await?
         {
-            return Err(Failure::failed(console::plain(&why))
-                .advising("nothing was changed; mend it and start again"));
+            return Err(
+                Failure::failed(console::plain(&ended.why)).advising(begin_again(&ended, org))
+            );
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
     Ok(None)
+}
+
+/// What to do about a move that ended before it was registered.
+pub(super) fn begin_again(ended: &Ended, org: &OrgId) -> String {
+    match ended.code.as_str() {
+        failure::PREFLIGHT_REFUSED => format!(
+            "nothing was changed; `monarch preflight --org {org}` says what mends each finding"
+        ),
+        failure::LIVE_MOVE => "nothing was changed; wait for the other move's end".to_owned(),
+        _ => "nothing was changed; mend it and start again".to_owned(),
+    }
 }
 
 fn text(started: &Started, org: &OrgId) -> String {

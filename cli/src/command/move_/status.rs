@@ -5,16 +5,18 @@ use monarch_ledger::{Ledger, Move};
 use monarch_model::OrgId;
 use monarch_worker::temporal;
 use monarch_workflows::OrgMove;
-use temporalio_client::Client;
+use temporalio_client::{Client, WorkflowExecutionStatus};
 
+use super::start::begin_again;
 use super::{find, none_such};
+use crate::advice::forsaken;
 use crate::args::Which;
 use crate::console;
 use crate::context::{Context, identity};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::move_view::{self, MoveView};
-use crate::org_move::{self, Handle};
+use crate::move_view::{self, Attempt, MoveView};
+use crate::org_move::{self, GLANCE, Liveness};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -39,31 +41,105 @@ pub(super) async fn look(
     which: &Which,
 ) -> Result<MoveView, Failure> {
     let of = find(ledger, which).await?;
-    let handle = client.map(|client| workflow_of(client, of.as_ref(), which.org.as_ref()));
-    let answer = match handle {
-        Err(failure) => Err(Failure::unreachable(failure.what())),
-        Ok(None) => return Err(none_such(which)),
-        Ok(Some(handle)) => org_move::status(&handle).await,
-    };
-    let of = match (of, &answer) {
-        // A workflow that is ahead of the newest row is of a move that is not registered yet.
-        (Some(of), Ok(status)) if status.move_id != Some(of.id) && which.move_id.is_none() => {
-            of.phase.is_live().then_some(of)
+    match (of, client) {
+        (None, Err(_)) => Err(none_such(which)),
+        (None, Ok(client)) => match &which.org {
+            Some(org) => attempt(client, org, None)
+                .await?
+                .ok_or_else(|| none_such(which)),
+            None => Err(none_such(which)),
+        },
+        (Some(of), Err(away)) => {
+            // An ended move has nothing to add.
+            let is_live = of.phase.is_live();
+            let view = MoveView::read(ledger, Some(of)).await?;
+            let silent = Err(Failure::unreachable(away.what()));
+            Ok(if is_live { view.with(silent) } else { view })
         }
-        (None, Err(_)) => return Err(none_such(which)),
-        (of, _) => of,
-    };
-    let told = of.as_ref().is_none_or(|of| of.phase.is_live());
-    let view = MoveView::read(ledger, of).await?;
-    // An ended move has nothing to add, and a later run of the same id would speak of another.
-    Ok(if told { view.with(answer) } else { view })
+        (Some(of), Ok(client)) if of.phase.is_live() => driven(ledger, client, of).await,
+        (Some(of), Ok(client)) => {
+            // Whoever asks for an organization wants to know of a newer try to move it.
+            let newer = match &which.org {
+                Some(org) => attempt(client, org, Some(&of)).await?,
+                None => None,
+            };
+            match newer {
+                Some(attempt) => Ok(attempt),
+                None => MoveView::read(ledger, Some(of)).await,
+            }
+        }
+    }
 }
 
-/// The workflow that drives a move, or would drive the one that is not registered yet.
-fn workflow_of(client: &Client, of: Option<&Move>, org: Option<&OrgId>) -> Option<Handle> {
-    match (of, org) {
-        (Some(of), _) => Some(client.get_workflow_handle::<OrgMove>(of.workflow_id.clone())),
-        (None, Some(org)) => Some(org_move::handle(client, org)),
-        (None, None) => None,
+/// A live move, and what its workflow says.
+async fn driven(ledger: &Ledger, client: &Client, of: Move) -> Result<MoveView, Failure> {
+    let handle = client.get_workflow_handle::<OrgMove>(of.workflow_id.clone());
+    let liveness = match org_move::liveness(&handle).await {
+        Ok(liveness) => liveness,
+        Err(failure) => return Ok(MoveView::read(ledger, Some(of)).await?.with(Err(failure))),
+    };
+    if liveness.is_running() {
+        let answer = org_move::status(&handle, GLANCE).await;
+        return Ok(MoveView::read(ledger, Some(of)).await?.with(answer));
     }
+    // It may have ended since the ledger was read, and have said so there.
+    let of = ledger.move_by_id(of.id).await?.unwrap_or(of);
+    let mut gone = None;
+    if of.phase.is_live() {
+        let mut why = forsaken(&of, &liveness);
+        if let Liveness::Closed {
+            how: WorkflowExecutionStatus::Failed,
+            ..
+        } = liveness
+            && let Err(ended) = org_move::outcome(&handle).await?
+        {
+            why.push_str(&format!(" ({})", ended.why));
+        }
+        gone = Some(why);
+    }
+    let view = MoveView::read(ledger, Some(of)).await?;
+    Ok(MoveView {
+        forsaken: gone,
+        ..view
+    })
+}
+
+/// The organization's workflow, if it is not the one that drove `before`: it has no move yet, or
+/// ended without one.
+async fn attempt(
+    client: &Client,
+    org: &OrgId,
+    before: Option<&Move>,
+) -> Result<Option<MoveView>, Failure> {
+    let handle = org_move::handle(client, org);
+    let (run_id, runs) = match org_move::liveness(&handle).await? {
+        Liveness::Running { run_id } => (run_id, true),
+        Liveness::Closed { run_id, .. } => (run_id, false),
+        Liveness::Missing => return Ok(None),
+    };
+    if before.is_some_and(|of| of.run_id == run_id) {
+        return Ok(None);
+    }
+    let mut attempt = Attempt {
+        org: org.clone(),
+        workflow_id: handle.info().workflow_id.clone(),
+        run_id,
+        ended: None,
+        to_do: None,
+    };
+    if runs {
+        let answer = org_move::status(&handle, GLANCE).await;
+        return Ok(Some(
+            MoveView::of_attempt(attempt, before.cloned()).with(answer),
+        ));
+    }
+    match org_move::outcome(&handle).await? {
+        // It registered, moved and ended between our two looks: the next one sees its row.
+        Ok(_) => return Ok(None),
+        Err(ended) => {
+            attempt.to_do = Some(begin_again(&ended, org));
+            attempt.ended = Some(ended.why);
+        }
+    }
+    Ok(Some(MoveView::of_attempt(attempt, before.cloned())))
 }

@@ -1,32 +1,34 @@
 //! `monarch move watch`
 //!
 //! On a terminal a bar per store that is drawn anew every second; in a pipe a line per change, so
-//! that a log of it reads as the story of the move.
+//! that a log of it reads as the story of the move; for programs the whole reading at each change.
+
+mod picture;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use monarch_ledger::Ledger;
-use monarch_model::{Phase, StoreName, UnitStatus};
+use monarch_model::{StoreName, UnitStatus};
 use temporalio_client::Client;
 
-use super::{none_such, status};
+use self::picture::Picture;
+use super::status;
 use crate::args::Which;
 use crate::console::{self, Output, plain};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::move_view::{self, MoveView, UnitView};
-use crate::org_move::{self, Liveness};
-use crate::units_of_measure::{bytes, count, duration};
+use crate::units_of_measure::{bytes, count, seconds};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Ends with the move: with status 0 if it finalized, else 1.
+/// Follows the live move unless another is named. Ends with the move, and where it needs an operator
+/// to go on: with status 0 if it finalized, else 1. With `--output json`, a document for each change,
+/// one to a line.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -60,8 +62,8 @@ pub(super) async fn follow(
                         move_id: Some(of.0.id),
                     };
                 }
-                if let Some(exit) = ended(client, &view, &which).await? {
-                    screen.close(&view, output)?;
+                if let Some(exit) = view.end() {
+                    screen.close(&view)?;
                     return Ok(exit);
                 }
             }
@@ -74,55 +76,38 @@ pub(super) async fn follow(
     }
 }
 
-/// How the move ended, if it did.
-async fn ended(client: &Client, view: &MoveView, which: &Which) -> Result<Option<Exit>, Failure> {
-    match (&view.of, &which.org) {
-        (Some(row), _) => Ok(match row.0.phase {
-            Phase::Finalized => Some(Exit::Done),
-            Phase::Aborted => Some(Exit::Failed),
-            _ => None,
-        }),
-        // Not registered: it may end without ever being.
-        (None, Some(org)) => {
-            let handle = org_move::handle(client, org);
-            if org_move::liveness(&handle).await? == Liveness::Running {
-                return Ok(None);
-            }
-            match org_move::outcome(&handle).await? {
-                Ok(_) => Ok(Some(Exit::Done)),
-                Err(why) => Err(Failure::failed(plain(&why))),
-            }
-        }
-        (None, None) => Err(none_such(which)),
-    }
-}
-
 /// Where a move is drawn.
 enum Screen {
-    Terminal(Bars),
+    Terminal(Picture),
     Lines(Story),
-    /// One document at the end.
-    Quiet,
+    /// A document for each change, one to a line.
+    Json(Story),
 }
 
 impl Screen {
     fn new(output: Output) -> Self {
         match output {
-            Output::Json => Self::Quiet,
-            Output::Text if std::io::stdout().is_terminal() => Self::Terminal(Bars::new()),
-            Output::Text => Self::Lines(Story::default()),
+            Output::Json => Self::Json(Story::default()),
+            Output::Text => match Picture::on_terminal() {
+                Some(picture) => Self::Terminal(picture),
+                None => Self::Lines(Story::default()),
+            },
         }
     }
 
     fn draw(&mut self, view: &MoveView) -> Result<(), Failure> {
         match self {
-            Self::Terminal(bars) => bars.draw(view),
+            Self::Terminal(picture) => picture.draw(view)?,
             Self::Lines(story) => {
                 for line in story.news(view) {
                     console::say(&format!("{}  {line}", time(view.at)))?;
                 }
             }
-            Self::Quiet => {}
+            Self::Json(story) => {
+                if !story.news(view).is_empty() {
+                    console::say_json(view)?;
+                }
+            }
         }
         Ok(())
     }
@@ -130,23 +115,24 @@ impl Screen {
     /// Says why nothing new is seen.
     fn remark(&mut self, text: &str) -> Result<(), Failure> {
         match self {
-            Self::Terminal(bars) => bars.headline.set_message(plain(text)),
+            Self::Terminal(picture) => picture.remark(text)?,
             Self::Lines(story) if story.remark != text => {
                 text.clone_into(&mut story.remark);
                 console::say(&format!("{}  {}", time(Timestamp::now()), plain(text)))?;
             }
-            Self::Lines(_) | Self::Quiet => {}
+            Self::Lines(_) | Self::Json(_) => {}
         }
         Ok(())
     }
 
-    fn close(self, view: &MoveView, output: Output) -> Result<(), Failure> {
-        if let Self::Terminal(bars) = &self {
-            bars.all.clear()?;
-        }
+    /// What is left standing of it.
+    fn close(self, view: &MoveView) -> Result<(), Failure> {
         match self {
-            Self::Lines(_) => Ok(()),
-            _ => console::show(output, view, move_view::text),
+            Self::Terminal(mut picture) => {
+                picture.clear()?;
+                console::say(move_view::text(view).trim_end())
+            }
+            Self::Lines(_) | Self::Json(_) => Ok(()),
         }
     }
 }
@@ -155,65 +141,9 @@ fn time(at: Timestamp) -> String {
     at.strftime("%H:%M:%SZ").to_string()
 }
 
-/// A bar per store, under a headline.
-struct Bars {
-    all: MultiProgress,
-    headline: ProgressBar,
-    stores: BTreeMap<StoreName, ProgressBar>,
-    remarks: ProgressBar,
-}
-
-impl Bars {
-    fn new() -> Self {
-        let all = MultiProgress::with_draw_target(indicatif::ProgressDrawTarget::stdout());
-        let line = || ProgressBar::new_spinner().with_style(style("{msg}"));
-        Self {
-            headline: all.add(line()),
-            remarks: all.add(line()),
-            stores: BTreeMap::new(),
-            all,
-        }
-    }
-
-    fn draw(&mut self, view: &MoveView) {
-        let org = view
-            .of
-            .as_ref()
-            .map(|row| plain(row.0.org.as_str()))
-            .unwrap_or_default();
-        self.headline.set_message(format!("{} {org}", view.phase()));
-        for unit in &view.units {
-            let bar = self.stores.entry(unit.store.clone()).or_insert_with(|| {
-                let bar = ProgressBar::new(1).with_style(style("{prefix:16} {bar:24} {msg}"));
-                bar.set_prefix(plain(unit.store.as_str()));
-                self.all.insert_before(&self.remarks, bar)
-            });
-            bar.set_length(
-                unit.rows_estimated
-                    .unwrap_or(1)
-                    .max(unit.rows_copied)
-                    .max(1),
-            );
-            bar.set_position(match unit.status {
-                UnitStatus::Pending | UnitStatus::Copying => unit.rows_copied,
-                _ => bar.length().unwrap_or(1),
-            });
-            bar.set_message(progress(unit));
-        }
-        self.remarks.set_message(view.remarks().join("\n"));
-    }
-}
-
-/// The templates are constants; one that does not parse shows as a bar without a style.
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ")
-}
-
 /// A unit's progress in a line.
-fn progress(unit: &UnitView) -> String {
-    let mut parts = vec![unit.status.to_string()];
+fn progress(view: &MoveView, unit: &UnitView) -> String {
+    let mut parts = vec![view.doing(unit).to_owned()];
     match unit.status {
         UnitStatus::Pending => {}
         UnitStatus::Copying | UnitStatus::Copied => {
@@ -223,15 +153,19 @@ fn progress(unit: &UnitView) -> String {
                 unit.bytes_per_second
                     .map(|rate| format!("{}/s", bytes(rate))),
             );
-            let eta = unit.eta_seconds.map(Duration::from_secs);
-            parts.extend(eta.map(|left| format!("{} left", duration(left))));
+            parts.extend(
+                unit.eta_seconds
+                    .map(|left| format!("{} left", seconds(left))),
+            );
         }
         UnitStatus::Streaming | UnitStatus::SlotDropped => {
             parts.push(format!("{} changes", count(unit.changes_applied)));
             parts.extend(unit.lag_bytes.map(|lag| format!("lag {}", bytes(lag))));
         }
         UnitStatus::Evicting | UnitStatus::Evicted => {
-            parts.push(format!("{} rows deleted", count(unit.rows_evicted)));
+            if unit.rows_evicted > 0 {
+                parts.push(format!("{} rows deleted", count(unit.rows_evicted)));
+            }
         }
     }
     parts.join("  ")
@@ -241,7 +175,7 @@ fn progress(unit: &UnitView) -> String {
 #[derive(Default)]
 struct Story {
     phase: &'static str,
-    stores: BTreeMap<StoreName, UnitStatus>,
+    stores: BTreeMap<StoreName, &'static str>,
     remarks: Vec<String>,
     remark: String,
 }
@@ -262,12 +196,12 @@ impl Story {
             news.push(subject);
         }
         for unit in &view.units {
-            let before = self.stores.insert(unit.store.clone(), unit.status);
-            if before != Some(unit.status) {
+            let doing = view.doing(unit);
+            if self.stores.insert(unit.store.clone(), doing) != Some(doing) {
                 news.push(format!(
                     "{}: {}",
                     plain(unit.store.as_str()),
-                    progress(unit)
+                    progress(view, unit)
                 ));
             }
         }
@@ -287,8 +221,9 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::move_view::Attempt;
 
-    fn unit(status: UnitStatus, rows: u64) -> UnitView {
+    pub(super) fn unit(status: UnitStatus, rows: u64) -> UnitView {
         UnitView {
             store: "default".parse().unwrap(),
             status,
@@ -311,13 +246,18 @@ mod tests {
         }
     }
 
-    fn view(units: Vec<UnitView>) -> MoveView {
+    pub(super) fn view(units: Vec<UnitView>) -> MoveView {
+        let attempt = Attempt {
+            org: "1".parse().unwrap(),
+            workflow_id: "org-move-1".to_owned(),
+            run_id: "run".to_owned(),
+            ended: None,
+            to_do: None,
+        };
         MoveView {
             at: Timestamp::UNIX_EPOCH,
-            of: None,
             units,
-            workflow: Some(monarch_workflows::org_move::Status::default()),
-            workflow_silent: None,
+            ..MoveView::of_attempt(attempt, None)
         }
     }
 

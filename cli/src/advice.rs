@@ -1,0 +1,70 @@
+//! What an operator can do about a move, by where it stands: told with every refusal and by
+//! `monarch move status`.
+
+use monarch_ledger::Move;
+use monarch_model::{OrgId, Phase};
+
+use crate::org_move::Liveness;
+
+/// Why nothing happens to a live move whose workflow does not run.
+pub(crate) fn forsaken(of: &Move, gone: &Liveness) -> String {
+    format!(
+        "nobody drives move {}, which is {}: workflow {} {}",
+        of.id,
+        of.phase,
+        of.workflow_id,
+        gone.in_words()
+    )
+}
+
+/// What to do about that.
+pub(crate) fn take_up(of: &Move) -> String {
+    format!(
+        "carry it on with `monarch move adopt --org {0}`; to end it, `monarch sweep` first, then \
+         adopt and abort it",
+        of.org
+    )
+}
+
+/// What an operator may do with a move that stands there.
+pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> String {
+    let named = |commands: &[&str]| {
+        let commands = commands
+            .iter()
+            .map(|command| format!("`monarch move {command} --org {org}`"));
+        commands.collect::<Vec<_>>().join(", ")
+    };
+    match phase {
+        None => format!(
+            "wait until it is active ({}), or give it up ({})",
+            named(&["watch"]),
+            named(&["abort"])
+        ),
+        Some(Phase::Active) if paused => named(&["resume", "abort"]),
+        Some(Phase::Active) => named(&["cut-over", "pause", "abort"]),
+        Some(Phase::Draining) => named(&["watch", "abort"]),
+        Some(Phase::Flipping | Phase::Aborting) => named(&["watch"]),
+        Some(Phase::CutOver | Phase::Evicting) => named(&["evict", "watch"]),
+        Some(Phase::Failed) => format!("give it up: {}", named(&["abort"])),
+        Some(Phase::Finalized | Phase::Aborted) => "see `monarch move list`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a move refuses, its operator is told what it would take.
+    #[test]
+    fn every_phase_has_something_to_do() {
+        let org: OrgId = "7".parse().unwrap();
+        for phase in Phase::ALL {
+            let said = may_be_asked(Some(phase), false, &org);
+            assert!(said.contains("`monarch move "), "{phase}: {said}");
+        }
+        assert_eq!(
+            may_be_asked(Some(Phase::Active), true, &org),
+            "`monarch move resume --org 7`, `monarch move abort --org 7`"
+        );
+    }
+}
