@@ -5,7 +5,7 @@ FLAGS ?= --workspace
 
 .PHONY: help
 help: ## What there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: servers ## The whole suite, on real servers that it starts itself
@@ -28,6 +28,10 @@ histories: servers ## The workflow histories that the replay test reads, made an
 		"$$($(CARGO) metadata --no-deps --format-version 1 \
 			| sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/monarch" \
 		worker/tests/histories
+
+.PHONY: bench-outbox
+bench-outbox: servers ## How fast the outbox drains; QUEUED='10000 1000000' names lengths of the queue
+	$(CARGO) run --release --package monarch-outbox --example bench -- $(QUEUED)
 
 .PHONY: servers
 servers: ## Install the servers that tests and demo need, where they are missing

@@ -125,8 +125,9 @@ pub enum AtomicError<E> {
     /// It could not begin.
     #[error("begin a transaction: {0}")]
     Begin(ServerError),
-    /// The work failed, and is rolled back.
-    #[error(transparent)]
+    /// The work failed, and is rolled back. Its error may be of any kind that can be shown, an
+    /// `anyhow::Error` too.
+    #[error("{0}")]
     Work(E),
     /// It did not commit; when the connection was lost meanwhile it may have.
     #[error("commit: {0}")]

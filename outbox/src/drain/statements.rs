@@ -31,8 +31,6 @@ pub(crate) struct Statements {
     pub(crate) take: String,
     /// Locks the head. Parameters: the shard.
     pub(crate) lock_head: String,
-    /// The same, refused rather than waited for.
-    pub(crate) lock_head_nowait: String,
     /// The next messages of a shard. Parameters: the shard, the highest id of a head, how many rows
     /// to look at, how many messages to choose, how many bytes of payload to bring.
     pub(crate) choose: String,
@@ -44,7 +42,8 @@ pub(crate) struct Statements {
     pub(crate) put_off_shard: String,
     /// Undoes the head's backoff. Parameters: the shard.
     pub(crate) make_due: String,
-    /// The next shards in the order of the index. Parameters: a shard, an id, how many.
+    /// The next shards in the order of the index, the head of each, whether it is due, and whether it has a message
+    /// in a range of ids. Parameters: a shard, an id, how many, the lowest and the highest id.
     pub(crate) shards: String,
     /// Whether a shard has a message up to an id. Parameters: the shard, the id.
     pub(crate) head_upto: String,
@@ -138,7 +137,6 @@ impl Statements {
         Self {
             take: take(&name, &head, n),
             lock_head: format!("{} for update", lockable(&name, &all)),
-            lock_head_nowait: format!("{} for update nowait", lockable(&name, &all)),
             choose: choose(&name, &keys),
             delete: format!("delete from {name} where id = any($1::int8[])"),
             put_off_head: format!("{put_off} where id = ({head}) returning id"),
@@ -231,7 +229,7 @@ fn readable(column: &str) -> String {
     format!("least(greatest({column}, '0001-01-01 00:00:00+00'), '9999-01-01 00:00:00+00')")
 }
 
-/// Skips from shard to shard, so that a shard costs one step whatever its depth.
+/// Skips from shard to shard, so that a shard costs two steps whatever its depth.
 fn shards(name: &str, keys: &Keys) -> String {
     let Keys {
         columns,
@@ -239,7 +237,7 @@ fn shards(name: &str, keys: &Keys) -> String {
         next,
         ..
     } = keys;
-    let (id, limit) = (next, next + 1);
+    let (id, limit, low, high) = (next, next + 1, next + 2, next + 3);
     let of_walk = columns
         .split(", ")
         .map(|column| format!("walk.{column}"))
@@ -260,7 +258,13 @@ fn shards(name: &str, keys: &Keys) -> String {
             ) as next
             where walk.place < ${limit}::int4
         )
-        select {columns}, id::int8, {DUE} as due from walk order by place",
+        select {columns}, id::int8, {DUE} as due, exists (
+            select from {name}
+            where ({columns}, id) >= ({of_walk}, ${low}::int8)
+                and ({columns}, id) <= ({of_walk}, ${high}::int8)
+            order by {columns}, id limit 1
+        ) as inside
+        from walk order by place",
         max = i64::MAX
     )
 }
@@ -372,7 +376,6 @@ mod tests {
         let all = [
             (&statements.take, with(std::slice::from_ref(&number))),
             (&statements.lock_head, with(&[])),
-            (&statements.lock_head_nowait, with(&[])),
             (
                 &statements.choose,
                 with(&[number.clone(), rows, messages, number.clone()]),
@@ -382,7 +385,10 @@ mod tests {
             (&statements.put_off_shard, with(&[delay, number.clone()])),
             (&statements.make_due, with(&[])),
             (&statements.head_upto, with(std::slice::from_ref(&number))),
-            (&statements.shards, with(&[number, count])),
+            (
+                &statements.shards,
+                with(&[number.clone(), count, number.clone(), number]),
+            ),
             (&statements.highest, with(&[])),
             (&statements.ids, vec![]),
         ];

@@ -10,7 +10,7 @@
 //! see it, up to [`ROWS_PUT_OFF`]: no row is needed for the shard to wait.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -31,6 +31,10 @@ const ROWS_PUT_OFF: i64 = 10_000;
 /// Rows that are looked at for a message: more, and rows are read in vain where nothing is coalesced;
 /// fewer, and a batch is small where much is.
 const ROWS_A_MESSAGE: i64 = 2;
+
+/// How long a scheduled visit waits for the lock of a shard that it has taken. Others that look
+/// whether the shard is to be had hold it for a moment; who holds it for longer is at work.
+const GIVES_WAY_AFTER: Duration = Duration::from_millis(500);
 
 /// In whose name a shard is visited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,8 +254,7 @@ impl<S: Silo> Visit<'_, S> {
         let failed = self.drain.server("deliver a shard of");
         let transaction = client.transaction().await.map_err(&failed)?;
         let rows = match self.choose(&transaction).await {
-            Ok(Some(rows)) => rows,
-            Ok(None) => return Ok(Batch::Busy),
+            Ok(rows) => rows,
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
                 return self.not_locked();
             }
@@ -277,11 +280,8 @@ impl<S: Silo> Visit<'_, S> {
                 }
             }
         }
-        self.delete(&transaction, &delivered)
-            .await
-            .map_err(&failed)?;
         let more = self
-            .put_off(&transaction, failure.is_some())
+            .settle(&transaction, &delivered, failure.is_some())
             .await
             .map_err(&failed)?;
         transaction.commit().await.map_err(&failed)?;
@@ -304,23 +304,20 @@ impl<S: Silo> Visit<'_, S> {
     }
 
     /// Takes the shard's locks and chooses messages, all sent at once: each statement sees what was
-    /// committed before it began, so the choice is made after the lock was had. Nothing where the
-    /// lock is another's.
+    /// committed before it began, so the choice is made after the lock was had.
     async fn choose(
         &mut self,
         transaction: &Transaction<'_>,
-    ) -> Result<Option<Vec<Row>>, tokio_postgres::Error> {
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let (settings, statements) = (&self.drain.settings, &self.drain.statements);
-        let waits = self.how != How::Scheduled;
-        let (lock, head) = if waits {
-            let waited = "select pg_advisory_xact_lock($1) is not null";
-            (waited, &statements.lock_head)
-        } else {
-            let tried = "select pg_try_advisory_xact_lock($1)";
-            (tried, &statements.lock_head_nowait)
-        };
-        let timeout_ms = settings.lock_timeout.as_millis();
+        let timeout_ms = match self.how {
+            How::Scheduled => GIVES_WAY_AFTER,
+            How::AtCommit | How::ByHand => settings.lock_timeout,
+        }
+        .as_millis();
         let set = format!("{SETTINGS} set local lock_timeout = {timeout_ms};");
+        let lock = "select pg_advisory_xact_lock($1) is null";
+        let head = &statements.lock_head;
         let number = self.shard.lock(&self.drain.table);
         let number: [Parameter<'_>; 1] = [(&number, Type::INT8)];
         let target = self.shard.target_name();
@@ -334,22 +331,19 @@ impl<S: Silo> Visit<'_, S> {
         choice.push((&messages, Type::INT8));
         choice.push((&bytes, Type::INT8));
         // In this order, so that the first failure is reported and not those that follow from it.
-        let (_, locked, head, chosen) = tokio::try_join!(
+        let (_, _, head, chosen) = tokio::try_join!(
             biased;
             transaction.batch_execute(&set),
             transaction.query_typed(lock, &number),
             transaction.query_typed(head, &shard),
             transaction.query_typed(&statements.choose, &choice),
         )?;
-        if !locked.first().is_some_and(|row| row.get(0)) {
-            return Ok(None);
-        }
-        if let (true, Some(head)) = (waits, head.first()) {
+        if let (true, Some(head)) = (self.how != How::Scheduled, head.first()) {
             // A shard that is on backoff already is not put off further by a commit.
             let due: bool = head.get(1);
             self.delay_secs = due.then(|| head.get(0));
         }
-        Ok(Some(chosen))
+        Ok(chosen)
     }
 
     /// Calls the receiver of a message, and keeps or undoes what it did in the transaction.
@@ -438,12 +432,14 @@ impl<S: Silo> Visit<'_, S> {
         }
     }
 
-    /// Deletes what was delivered: the older messages of each in batches, the newest ones last.
-    async fn delete(
+    /// Deletes what was delivered, the older messages of each in batches and the newest ones last,
+    /// and puts off what must wait; all sent at once. Whether there is more to deliver.
+    async fn settle(
         &self,
         transaction: &Transaction<'_>,
         delivered: &[Chosen],
-    ) -> Result<(), tokio_postgres::Error> {
+        failed: bool,
+    ) -> Result<bool, tokio_postgres::Error> {
         let older: Vec<i64> = delivered
             .iter()
             .filter_map(|chosen| chosen.ids.split_last())
@@ -451,13 +447,27 @@ impl<S: Silo> Visit<'_, S> {
             .collect();
         let newest = delivered.iter().filter_map(|chosen| chosen.ids.last());
         let newest: Vec<i64> = newest.copied().collect();
-        let size = self.drain.settings.delete_rows.max(1);
-        for ids in older.chunks(size).chain(newest.chunks(size)) {
-            let delete = &self.drain.statements.delete;
-            transaction
-                .execute_typed(delete, &[(&ids, Type::INT8_ARRAY)])
-                .await?;
-        }
+        let ((), (), more) = tokio::try_join!(
+            biased;
+            self.delete(transaction, &older),
+            self.delete(transaction, &newest),
+            self.put_off(transaction, failed),
+        )?;
+        Ok(more)
+    }
+
+    async fn delete(
+        &self,
+        transaction: &Transaction<'_>,
+        ids: &[i64],
+    ) -> Result<(), tokio_postgres::Error> {
+        let delete = &self.drain.statements.delete;
+        let batches = ids.chunks(self.drain.settings.delete_rows.max(1));
+        let deletes = batches.map(|ids| async move {
+            let ids: [Parameter<'_>; 1] = [(&ids, Type::INT8_ARRAY)];
+            transaction.execute_typed(delete, &ids).await
+        });
+        futures::future::try_join_all(deletes).await?;
         Ok(())
     }
 

@@ -17,7 +17,8 @@ const SHARDS_AT_ONCE: i32 = 500;
 /// Errors that a report carries; more are counted.
 const ERRORS_KEPT: usize = 20;
 
-/// A range of ids, both ends included. A shard belongs to the partition in which its head lies.
+/// A range of ids, both ends included. Drained with it are the shards that have a message in it; one
+/// that has messages in several is drained by whoever comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Partition {
     /// The lowest id.
@@ -243,7 +244,8 @@ impl<S: Silo> Drain<S> {
         Ok(())
     }
 
-    /// The next shards of a partition by earliest id, and where to go on.
+    /// The next shards of a partition, and where to go on. By their oldest message; but each of several
+    /// partitions has an order of its own, so that drains beside each other do not meet at every shard.
     async fn page(
         &self,
         client: &mut Client,
@@ -251,12 +253,11 @@ impl<S: Silo> Drain<S> {
         partition: Partition,
         report: &mut Report,
     ) -> Result<(Vec<Found<S>>, Option<Cursor>), DrainError> {
-        let rows = self.page_rows(client, cursor).await?;
+        let rows = self.page_rows(client, cursor, partition).await?;
         let mut found = Vec::new();
         let mut next = None;
         for row in &rows {
-            let (place, head, due) = place_of::<S>(row);
-            let inside = (partition.low..=partition.high).contains(&head);
+            let (place, head, due, inside) = place_of::<S>(row);
             match S::Target::from_row(place.target.clone()) {
                 Some(target) if inside => found.push(Found {
                     shard: Shard {
@@ -272,7 +273,11 @@ impl<S: Silo> Drain<S> {
             }
             next = Some(place);
         }
-        found.sort_by_key(|found| found.head);
+        if partition == Partition::ALL {
+            found.sort_by_key(|found| found.head);
+        } else {
+            found.sort_by_key(|found| found.shard.lock(&self.table) ^ partition.low);
+        }
         let more = rows.len() as i64 >= i64::from(SHARDS_AT_ONCE);
         Ok((found, next.filter(|_| more)))
     }
@@ -281,6 +286,7 @@ impl<S: Silo> Drain<S> {
         &self,
         client: &mut Client,
         cursor: &Cursor,
+        partition: Partition,
     ) -> Result<Vec<Row>, DrainError> {
         let failed = self.server("look for due shards in");
         let transaction = client.transaction().await.map_err(&failed)?;
@@ -292,6 +298,8 @@ impl<S: Silo> Drain<S> {
         parameters.push((&cursor.identifier, Type::INT8));
         parameters.push((&cursor.id, Type::INT8));
         parameters.push((&SHARDS_AT_ONCE, Type::INT4));
+        parameters.push((&partition.low, Type::INT8));
+        parameters.push((&partition.high, Type::INT8));
         let (_, rows) = tokio::try_join!(
             biased;
             transaction.batch_execute(SETTINGS),
@@ -316,8 +324,9 @@ impl<S: Silo> Drain<S> {
     }
 }
 
-/// Where a row of the walk stands, its head's id, and whether it is due.
-fn place_of<S: Silo>(row: &Row) -> (Cursor, i64, bool) {
+/// Where a row of the walk stands, its shard's head, whether it is due, and whether it is in the
+/// partition.
+fn place_of<S: Silo>(row: &Row) -> (Cursor, i64, bool, bool) {
     let n = usize::from(S::TARGETED);
     let place = Cursor {
         target: if S::TARGETED { row.get(0) } else { None },
@@ -326,5 +335,5 @@ fn place_of<S: Silo>(row: &Row) -> (Cursor, i64, bool) {
         // Behind all of its messages.
         id: i64::MAX,
     };
-    (place, row.get(n + 2), row.get(n + 3))
+    (place, row.get(n + 2), row.get(n + 3), row.get(n + 4))
 }

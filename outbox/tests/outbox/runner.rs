@@ -36,7 +36,7 @@ impl Connect for New {
     }
 }
 
-/// One tick delivers every shard once, whatever partition its head is in.
+/// One tick delivers every shard once, however many partitions it has messages in.
 #[tokio::test]
 async fn a_tick_drains_every_partition() {
     let mut db = Db::new().await;
@@ -46,7 +46,7 @@ async fn a_tick_drains_every_partition() {
     let schedule = Schedule::default();
     let connect = New(db.dsn.clone());
     let report = tick(&log.drain(), &connect, &schedule).await.unwrap();
-    assert_eq!((report.delivered, report.shards, report.busy), (500, 50, 0));
+    assert_eq!((report.delivered, report.shards), (500, 50));
     assert_eq!(db.queued().await, 0);
     assert_eq!(
         tick(&log.drain(), &connect, &schedule)
