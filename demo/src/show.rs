@@ -315,13 +315,16 @@ async fn keep(
     }
     fs::write(&environment, lines).context("write the environment")?;
     stage.show(&format!(
-        "\nAll is left running, with writers for {}. To look, in another terminal:\n\n  \
+        "\nAll is left running, with writers for {other}; they know {source} alone, and fall \
+         silent once {other} is routed elsewhere.\nThe clusters are copies of one: they share a \
+         system identifier. To look, in another terminal:\n\n  \
          . {}\n  monarch move status --org 1; monarch move events --org 1\n  \
          monarch move start --org 2; monarch move watch --org 2\n\n  \
          Temporal Web UI    {}",
-        OTHER.slug,
         environment.display(),
-        servers.temporal.ui_url()
+        servers.temporal.ui_url(),
+        other = OTHER.slug,
+        source = fleet.source.name,
     ))?;
     for cell in [&fleet.source, &fleet.sink] {
         for place in &cell.places {

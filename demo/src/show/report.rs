@@ -28,6 +28,11 @@ pub(super) struct Bystander {
     after: Stores,
 }
 
+/// What the table of bystanders compares, under it.
+const BEFORE_AND_AFTER: &str = "\
+on the sink: before the move and after it. other on the source is written to all the while: its
+rows are counted when its writers have stopped, before the eviction and after it.";
+
 /// All that was seen.
 pub(super) struct Report {
     pub(super) moved: Moved,
@@ -87,9 +92,12 @@ impl Report {
         let changes = |tallies: &BTreeMap<String, Tally>| -> i64 {
             tallies.values().map(|tally| tally.changes).sum()
         };
+        let streamed: u64 = self.moved.streamed.values().sum();
         let mut text = format!(
-            "\n{}\n{}\nwritten while it moved: {} changes for evil-corp, {} for other; \
-             write pause {}\n",
+            "\n{}\n{}\n{BEFORE_AND_AFTER}\n\n\
+             written for evil-corp up to the barrier: {} changes; {streamed} were streamed (a row \
+             that changes\nits partition is two of them), those from before the snapshots came with \
+             the copy.\nwritten for other meanwhile: {} changes. write pause: {}\n",
             self.moved.table(),
             table_of(&self.bystanders),
             changes(&self.written),
