@@ -45,7 +45,7 @@ pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> S
         Some(Phase::Draining) => named(&["watch", "abort"]),
         Some(Phase::Flipping | Phase::Aborting) => named(&["watch"]),
         Some(Phase::CutOver | Phase::Evicting) => named(&["evict", "watch"]),
-        Some(Phase::Failed) => format!("give it up: {}", named(&["abort"])),
+        Some(Phase::Failed) => format!("{} scrubs the sink", named(&["abort"])),
         Some(Phase::Finalized | Phase::Aborted) => "see `monarch move list`".to_owned(),
     }
 }

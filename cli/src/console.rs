@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -98,6 +98,26 @@ pub(crate) fn table<const N: usize>(columns: [&str; N]) -> Table {
     table
 }
 
+/// Hides columns, in this order, until the rest fits a width: broken cells are harder to read than
+/// fewer of them. A pipe has no width, and gets them all.
+pub(crate) fn fit(table: &mut Table, width: Option<u16>, dispensable: &[usize]) {
+    const PADDING: usize = 2;
+    let Some(width) = width.map(usize::from) else {
+        return;
+    };
+    let widths = table.column_max_content_widths();
+    let mut needed: usize = widths.iter().map(|&one| usize::from(one) + PADDING).sum();
+    for &column in dispensable {
+        if needed <= width {
+            return;
+        }
+        if let Some(hidden) = table.column_mut(column) {
+            hidden.set_constraint(ColumnConstraint::Hidden);
+            needed -= usize::from(widths[column]) + PADDING;
+        }
+    }
+}
+
 /// A table's text, without the blanks that fill its last column up.
 pub(crate) fn lines(table: &Table) -> String {
     table
@@ -153,6 +173,23 @@ mod tests {
         ] {
             assert_eq!(named(code, text), said);
         }
+    }
+
+    /// A status is read at a glance, on any terminal.
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_whole_words() {
+        let at = |width| {
+            let mut table = table(["store", "status", "applied"]);
+            table.set_width(width);
+            table.add_row(["default", "streaming", "0/23083E8"]);
+            fit(&mut table, Some(width), &[2]);
+            lines(&table)
+        };
+        assert_eq!(
+            at(40),
+            " store    status     applied\n default  streaming  0/23083E8"
+        );
+        assert_eq!(at(22), " store    status\n default  streaming");
     }
 
     /// A name in a database cannot take over the operator's terminal.

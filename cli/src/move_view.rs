@@ -11,7 +11,7 @@ use monarch_workflows::org_move::Status;
 use serde::Serialize;
 
 use crate::advice::{may_be_asked, take_up};
-use crate::console::{lines, named, plain, table};
+use crate::console::{fit, lines, named, plain, table};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::units_of_measure::{bytes, count, duration, seconds};
@@ -96,6 +96,11 @@ impl UnitView {
             let until = unit.copied_at.filter(|end| *end >= begun).unwrap_or(now);
             elapsed(begun, until)
         });
+        // What was last heard of a slot says nothing once it is dropped.
+        let has_slot = !matches!(
+            unit.status,
+            UnitStatus::SlotDropped | UnitStatus::Evicting | UnitStatus::Evicted
+        );
         let rate = |n: u64| per_second(n, copying_for);
         let eta_seconds = match unit.status {
             UnitStatus::Copying => eta(copy.rows_copied, copy.rows_estimated, copying_for),
@@ -113,8 +118,8 @@ impl UnitView {
             tables_total: copy.tables_total,
             changes_applied: unit.stream.changes_applied,
             applied: unit.stream.applied,
-            lag_bytes: unit.stream.lag_bytes,
-            retained_wal_bytes: unit.stream.retained_wal_bytes,
+            lag_bytes: unit.stream.lag_bytes.filter(|_| has_slot),
+            retained_wal_bytes: unit.stream.retained_wal_bytes.filter(|_| has_slot),
             heartbeat_age_seconds: unit.heartbeat_at.map(|at| elapsed(at, now).as_secs()),
             rows_evicted: unit.rows_evicted.values().sum(),
             late_changes: unit.late_changes.values().sum(),
@@ -296,14 +301,18 @@ impl MoveView {
         if self.forsaken.is_some() {
             return Some(take_up(of));
         }
-        let waits = of.phase == Phase::Failed && !self.scrubs_by_itself();
+        let waits = of.phase == Phase::Failed && !self.is_to_be_scrubbed();
         waits.then(|| may_be_asked(Some(of.phase), false, &of.org))
     }
 
-    /// Whether the move was started so that it is given up as soon as it fails.
-    fn scrubs_by_itself(&self) -> bool {
+    /// Whether a failed move goes on to its abort: it was started so, or somebody has asked for it.
+    fn is_to_be_scrubbed(&self) -> bool {
         let options = self.of.as_ref().map(|row| &row.0.options);
-        options.is_some_and(|options| options["scrub_on_failure"] == true)
+        let asked = self
+            .workflow
+            .as_ref()
+            .is_some_and(|status| status.abort_reason.is_some());
+        asked || options.is_some_and(|options| options["scrub_on_failure"] == true)
     }
 
     /// How the move ended, if nothing more comes of it without an operator.
@@ -317,7 +326,7 @@ impl MoveView {
         match self.of.as_ref()?.0.phase {
             Phase::Finalized => Some(Exit::Done),
             Phase::Aborted => Some(Exit::Failed),
-            Phase::Failed if !self.scrubs_by_itself() => Some(Exit::Failed),
+            Phase::Failed if !self.is_to_be_scrubbed() => Some(Exit::Failed),
             _ => None,
         }
     }
@@ -379,6 +388,10 @@ fn described(of: &Move, now: Timestamp) -> String {
     text
 }
 
+/// What a narrow terminal does without, by its place in the table: applied, bytes, rate, eta, heard,
+/// changes.
+const DISPENSABLE: [usize; 6] = [7, 3, 4, 5, 9, 6];
+
 fn unit_table(view: &MoveView) -> String {
     let mut table = table([
         "store", "status", "rows", "bytes", "rate", "eta", "changes", "applied", "lag", "heard",
@@ -400,6 +413,8 @@ fn unit_table(view: &MoveView) -> String {
             unit.heartbeat_age_seconds.map_or_else(dash, ago),
         ]);
     }
+    let width = table.width();
+    fit(&mut table, width, &DISPENSABLE);
     lines(&table)
 }
 
