@@ -152,6 +152,12 @@ async fn a_changed_schema_shows_what_changed_without_a_change_of_rows() {
     let it = Move::prepare(&CASE, PgVersion::V15, PgVersion::V14).await;
     it.on_source("set search_path = pg_catalog").await;
     let before = fingerprint(&it).await;
+    // It is noted when the copy begins and read back to be compared.
+    let noted = serde_json::to_value(&before).unwrap();
+    assert_eq!(
+        serde_json::from_value::<Fingerprint>(noted).unwrap(),
+        before
+    );
     for (sql, table, lines) in CHANGES {
         it.on_source("begin; set local search_path = public").await;
         it.on_source(sql).await;
