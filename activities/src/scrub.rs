@@ -1,6 +1,8 @@
 //! Takes back what a move made: its slots and publications on the source, its rows on the sink.
 
-use monarch_ledger::Purpose;
+use std::time::Duration;
+
+use monarch_ledger::{LedgerError, Purpose};
 use monarch_model::unit::UnitEvent;
 use monarch_model::{Epoch, TableName};
 use monarch_postgres::evict::{self, ScrubPermit};
@@ -18,16 +20,34 @@ pub(crate) async fn drop_slots(world: &World, vitals: Vitals, input: UnitRef) ->
     let case = world.open(input.move_id).await?;
     let place = case.place(&input.store)?;
     // A mover that is still alive finds itself superseded before its slot goes.
-    let epoch = world
-        .ledger
-        .next_epoch(input.move_id, &input.store, Purpose::Scrub)
-        .await?;
+    let epoch = epoch_to_drop(world, &input).await?;
     vitals
         .during(
             "slots and publications to be dropped",
             dropped(&place, epoch),
         )
         .await
+}
+
+/// An epoch to drop slots under. What records that the move is given up was asked for in the same
+/// moment, so that it comes first is likely and not sure: a short wait is no failure.
+async fn epoch_to_drop(world: &World, input: &UnitRef) -> Result<Epoch, Fault> {
+    const LOOKS: u32 = 20;
+    const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let taken = world
+            .ledger
+            .next_epoch(input.move_id, &input.store, Purpose::Scrub)
+            .await;
+        match taken {
+            Err(LedgerError::NoEpoch { .. }) if looks < LOOKS => {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+            taken => return Ok(taken?),
+        }
+    }
 }
 
 /// Drops them and records it.

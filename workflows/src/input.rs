@@ -4,7 +4,7 @@
 //! input that does not decode would make Temporal retry the first task for ever, so the workflow
 //! takes it raw and [`OrgMoveInput::parse`] says what is wrong with it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use monarch_model::{CellName, MoveId, OrgId};
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,21 @@ pub struct CutOver {
     /// routing will follow. Needed where the fleet has no `control`.
     #[serde(default)]
     pub writes_stopped: bool,
+    /// Until when the request may be taken up, in seconds since 1970. One that waited for a worker
+    /// longer than its caller did is refused: nobody expects writes to stop any more.
+    #[serde(default)]
+    pub valid_until: Option<u64>,
+}
+
+impl CutOver {
+    /// Whether its time has passed.
+    pub fn is_stale(&self, now: Option<SystemTime>) -> bool {
+        let until = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        self.valid_until
+            .map(until)
+            .zip(now)
+            .is_some_and(|(until, now)| until < now)
+    }
 }
 
 /// The argument of the `evict` update.
@@ -192,6 +207,18 @@ mod tests {
         assert_eq!(input.org_id.as_str(), "1");
         assert_eq!(input.eviction, EvictionPolicy::Manual);
         assert_eq!(input.max_pause_seconds, 30);
+    }
+
+    #[test]
+    fn a_cut_over_that_waited_longer_than_its_caller_is_stale() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        let until = |valid_until| CutOver {
+            valid_until,
+            ..CutOver::default()
+        };
+        assert!(until(Some(999)).is_stale(Some(now)));
+        assert!(!until(Some(1_000)).is_stale(Some(now)));
+        assert!(!until(None).is_stale(Some(now)), "no limit was set");
     }
 
     #[test]

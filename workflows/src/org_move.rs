@@ -219,6 +219,13 @@ impl OrgMove {
     /// flipped; answers when that is done or undone.
     #[update]
     pub async fn cut_over(ctx: &mut WorkflowContext<Self>, request: CutOver) -> CutOverAnswer {
+        if request.is_stale(ctx.workflow_time()) {
+            return CutOverAnswer {
+                phase: ctx.state(|s| s.status.phase),
+                write_pause: None,
+                refusals: vec!["the request waited longer than its caller: ask again".to_owned()],
+            };
+        }
         // Taken at once, so that a second request is refused by the validator.
         ctx.state_mut(|s| {
             s.cut_over_answer = None;
