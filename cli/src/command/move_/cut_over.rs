@@ -44,6 +44,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     let driver = Driver::find(context, &client, &arguments.organization.org).await?;
     let request = CutOver {
         writes_stopped: arguments.writes_stopped,
+        valid_until: arguments.patience.valid_until(),
     };
     let answer = driver
         .ask(OrgMove::cut_over, request, &arguments.patience)

@@ -5,7 +5,7 @@
 //! after whoever made it has gone. So a worker is looked for first, by a query, which leaves nothing
 //! behind; only when one has answered is the request made.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use monarch_ledger::Move;
@@ -35,6 +35,13 @@ pub(super) struct Patience {
 impl Patience {
     fn duration(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
+    }
+
+    /// When it ends, in seconds since 1970, with a moment more for the way.
+    pub(super) fn valid_until(&self) -> Option<u64> {
+        let end = SystemTime::now() + self.duration() + GLANCE;
+        let since = end.duration_since(SystemTime::UNIX_EPOCH);
+        since.ok().map(|since| since.as_secs())
     }
 }
 
