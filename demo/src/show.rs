@@ -350,3 +350,22 @@ async fn keep(
         Err(error) => bail!("a writer of {} met an error: {error:#}", OTHER.slug),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// The environment is read in many terminals, and again after a pause.
+    #[test]
+    fn reading_the_environment_twice_is_reading_it_once() {
+        let line = on_search_path(Path::new("/a b/c"));
+        let script = format!("PATH=/usr/bin\n{line}{line}echo \"$PATH\"");
+        let said = Command::new("/bin/sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8(said.stdout).unwrap(), "/a b/c:/usr/bin\n");
+    }
+}
