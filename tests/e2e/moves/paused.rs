@@ -72,6 +72,11 @@ async fn a_paused_move_keeps_its_slots_and_loses_nothing() -> Result<()> {
     until_more_is_applied(&scene, &worker).await?;
     let streamed = until_slots(&scene, true).await?;
     is_refused(&scene, "resume", "the move is not paused").await?;
+    let late = scene.update("cut_over", r#"{"valid_until": 1}"#).await?;
+    assert_eq!(
+        late["refusals"][0], "the request waited longer than its caller: ask again",
+        "{late}"
+    );
 
     scene.update("pause", "null").await?;
     is_refused(&scene, "pause", "paused already").await?;
