@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use monarch_harness::{Cluster, fresh_name};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, NoTls};
 
 use crate::model::{Key, Op, State};
 use crate::schema::{Schema, Side, quoted};
@@ -14,10 +14,7 @@ use crate::sql::statements;
 #[derive(Debug)]
 pub struct Cell {
     side: Side,
-    cluster: &'static Cluster,
-    /// The databases' names.
-    pub databases: Vec<String>,
-    /// How to reach them.
+    /// How to reach its databases.
     pub dsns: Vec<String>,
 }
 
@@ -36,26 +33,31 @@ pub struct Printed {
 pub type Dump = Vec<Vec<Printed>>;
 
 impl Cell {
-    /// Makes the databases with their schema.
+    /// Makes databases with the schema on a server.
     ///
     /// # Errors
     ///
     /// When the server refuses.
-    pub async fn make(cluster: &'static Cluster, schema: &Schema, side: Side) -> Result<Self> {
+    pub async fn make(cluster: &Cluster, schema: &Schema, side: Side) -> Result<Self> {
         let name = fresh_name(match side {
             Side::Source => "random",
             Side::Sink => "random_sink",
         });
-        let mut cell = Self {
-            side,
-            cluster,
-            databases: Vec::new(),
-            dsns: Vec::new(),
-        };
+        let mut dsns = Vec::new();
         for at in 0..schema.databases(side) {
-            let database = format!("{name}_{at}");
-            cell.dsns.push(cluster.create_database(&database).await?);
-            cell.databases.push(database);
+            dsns.push(cluster.create_database(&format!("{name}_{at}")).await?);
+        }
+        Self::on(dsns, schema, side).await
+    }
+
+    /// Makes the schema in databases that are there, and empty.
+    ///
+    /// # Errors
+    ///
+    /// When a server refuses.
+    pub async fn on(dsns: Vec<String>, schema: &Schema, side: Side) -> Result<Self> {
+        let cell = Self { side, dsns };
+        for at in 0..schema.databases(side) {
             let ddl = schema.ddl(side, at);
             let client = cell.client(at).await?;
             client
@@ -72,7 +74,12 @@ impl Cell {
     ///
     /// When the server does not accept it.
     pub async fn client(&self, database: usize) -> Result<Client> {
-        self.cluster.admin(&self.databases[database]).await
+        let (client, connection) = tokio_postgres::connect(&self.dsns[database], NoTls)
+            .await
+            .context("connect to a database of the move")?;
+        // Its errors reach whoever uses the client.
+        tokio::spawn(connection);
+        Ok(client)
     }
 
     /// Inserts rows, parents first.
@@ -81,7 +88,7 @@ impl Cell {
     ///
     /// When the server refuses.
     pub async fn fill(&self, schema: &Schema, rows: &State) -> Result<()> {
-        for database in 0..self.databases.len() {
+        for database in 0..schema.databases(self.side) {
             let mut sql = String::from("begin;");
             for (table, rows) in rows.tables.iter().enumerate() {
                 let here = schema.stores[schema.tables[table].store].on(self.side) == database;
@@ -107,7 +114,7 @@ impl Cell {
     /// When the server refuses.
     pub async fn dump(&self, schema: &Schema) -> Result<Dump> {
         let mut clients = Vec::new();
-        for database in 0..self.databases.len() {
+        for database in 0..schema.databases(self.side) {
             clients.push(self.client(database).await?);
         }
         let mut dump = Dump::new();
@@ -148,13 +155,20 @@ impl Cell {
     /// # Errors
     ///
     /// When the server refuses.
-    pub async fn drop(self) -> Result<()> {
-        let admin = self.cluster.admin("postgres").await?;
-        for database in &self.databases {
+    pub async fn drop(self, cluster: &Cluster) -> Result<()> {
+        let admin = cluster.admin("postgres").await?;
+        for at in 0..self.dsns.len() {
+            let name: String = {
+                let client = self.client(at).await?;
+                client
+                    .query_one("select current_database()", &[])
+                    .await?
+                    .get(0)
+            };
             admin
-                .batch_execute(&format!("drop database \"{database}\" with (force)"))
+                .batch_execute(&format!("drop database \"{name}\" with (force)"))
                 .await
-                .with_context(|| format!("drop {database}"))?;
+                .with_context(|| format!("drop {name}"))?;
         }
         Ok(())
     }

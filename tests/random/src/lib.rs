@@ -20,5 +20,6 @@ pub mod schema;
 pub mod sql;
 pub mod value;
 pub mod work;
+pub mod writers;
 
 pub use run::{Judged, Order, Outcome, run, story};

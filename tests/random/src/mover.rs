@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How long a slot's making or an older writer is waited for: far more than either needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How often an attempt may fail of what its predecessor's end left behind.
 const ATTEMPTS_MAX: usize = 20;
 

@@ -26,9 +26,10 @@ use crate::mover::{Disturbance, Ended, Mover, Post};
 use crate::schema::{Schema, Side};
 use crate::sql::statements;
 use crate::work::{self, ORG, Script, Transaction};
+use crate::writers::Writers;
 
 /// How long anything may take before it counts as a fault: far more than it needs.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The pairs of versions, source and sink, that seeds choose from.
 const VERSIONS: [(PgVersion, PgVersion); 5] = [
@@ -227,19 +228,19 @@ async fn cluster(version: PgVersion) -> Result<&'static Cluster> {
 /// behind.
 pub async fn run(order: &Order) -> Result<Judged> {
     let plan = Plan::roll(order);
-    let (source, sink) = (
+    let hosts = (
         cluster(plan.versions.0).await?,
         cluster(plan.versions.1).await?,
     );
     let (source, sink) = tokio::try_join!(
-        Cell::make(source, &plan.schema, Side::Source),
-        Cell::make(sink, &plan.schema, Side::Sink)
+        Cell::make(hosts.0, &plan.schema, Side::Source),
+        Cell::make(hosts.1, &plan.schema, Side::Sink)
     )?;
     let judged = {
         let run = Box::pin(Run::begin(&plan, &source, &sink)).await?;
         Box::pin(run.through()).await
     };
-    let dropped = tokio::try_join!(source.drop(), sink.drop());
+    let dropped = tokio::try_join!(source.drop(hosts.0), sink.drop(hosts.1));
     let judged = judged?;
     dropped?;
     Ok(judged)
@@ -649,90 +650,8 @@ impl<'a> Run<'a> {
     }
 }
 
+/// A busy machine may take its time to let a session in.
 fn options(dsn: &str) -> Result<ConnectOptions> {
-    Ok(ConnectOptions::parse(dsn, &Environment::empty())?)
-}
-
-/// Two sessions a database, so that one transaction can run beside another.
-struct Writers {
-    databases: Vec<[Client; 2]>,
-}
-
-impl Writers {
-    async fn connect(schema: &Schema, source: &Cell) -> Result<Self> {
-        let mut databases = Vec::new();
-        for database in 0..schema.databases(Side::Source) {
-            let both = [
-                source.client(database).await?,
-                source.client(database).await?,
-            ];
-            for client in &both {
-                // Nothing waits for long, unless the generator is wrong.
-                client.batch_execute("set lock_timeout = '20s'").await?;
-            }
-            databases.push(both);
-        }
-        Ok(Self { databases })
-    }
-
-    /// A transaction of the script is one in each database that it touches: the stores share none.
-    async fn run(&mut self, schema: &Schema, transaction: &Transaction) -> Result<()> {
-        let (before, after) = match &transaction.within {
-            Some((_, at)) => transaction.ops.split_at(*at),
-            None => transaction.ops.split_at(transaction.ops.len()),
-        };
-        let end = if transaction.rolled_back {
-            "rollback"
-        } else {
-            "commit"
-        };
-        let texts = |ops: &[Op]| -> Vec<String> {
-            (0..self.databases.len())
-                .map(|at| text(schema, ops, at))
-                .collect()
-        };
-        let (first, then) = (texts(before), texts(after));
-        for (client, sql) in self.databases.iter().zip(&first) {
-            client[0].batch_execute(&format!("begin; {sql}")).await?;
-        }
-        if let Some((ops, _)) = &transaction.within {
-            for (client, sql) in self.databases.iter().zip(texts(ops)) {
-                client[1]
-                    .batch_execute(&format!("begin; {sql} commit"))
-                    .await?;
-            }
-        }
-        for (client, sql) in self.databases.iter().zip(&then) {
-            client[0].batch_execute(&format!("{sql} {end}")).await?;
-        }
-        Ok(())
-    }
-}
-
-/// What of some changes is a database's.
-fn text(schema: &Schema, ops: &[Op], database: usize) -> String {
-    let here = |table: &usize| schema.stores[schema.tables[*table].store].source == database;
-    let of = |op: &Op| match op {
-        Op::Insert { table, .. }
-        | Op::Update { table, .. }
-        | Op::Swap { table, .. }
-        | Op::UpdateAll { table, .. }
-        | Op::Delete { table, .. }
-        | Op::Truncate { table } => {
-            if here(table) {
-                statements(schema, op)
-            } else {
-                String::new()
-            }
-        }
-        Op::Undone(ops) => {
-            let undone = text(schema, ops, database);
-            if undone.is_empty() {
-                undone
-            } else {
-                format!("savepoint undone; {undone} rollback to undone;")
-            }
-        }
-    };
-    ops.iter().map(of).collect()
+    let dsn = format!("{dsn} connect_timeout=90");
+    Ok(ConnectOptions::parse(&dsn, &Environment::empty())?)
 }

@@ -1,17 +1,35 @@
-//! Moves of fixed seeds, on real servers of several versions. New ones are begun by `make soak`.
+//! Random moves for about a minute: those that once found a fault, some that are always the same,
+//! and new ones.
+
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
 use monarch_random::{Order, run};
 
+/// How long new seeds are begun.
+const BUDGET: Duration = Duration::from_secs(40);
 /// How many moves go on at a time.
 const TOGETHER: usize = 3;
+/// Always the same.
+const FIXED: std::ops::Range<u64> = 200..206;
+
+/// Seeds that once found a fault:
+///
+/// * 331: a parent's key was changed and changed back, and the children that it had left behind were
+///   not on the sink.
+const FOUND: [u64; 1] = [331];
 
 /// Promises 1 to 3, 7 and 8, by rows: whatever the schema and whatever happens beside the move, the
 /// sink has exactly the organization's rows and its own tenants', or the move fails by a name that
 /// had its cause, and leaves nothing.
 #[tokio::test]
 async fn a_random_move_arrives_whole_or_fails_by_name() {
-    let moves = (200..212).map(|seed| async move {
+    let until = Instant::now() + BUDGET;
+    let first = rand::random::<u64>() >> 24;
+    eprintln!("seeds {FOUND:?}, {FIXED:?}, and from {first} on");
+    let new = (first..).take_while(|_| Instant::now() < until);
+    let seeds = FOUND.into_iter().chain(FIXED).chain(new);
+    let moves = seeds.map(|seed| async move {
         let judged = Box::pin(run(&Order::of(seed))).await;
         judged.map_err(|error| format!("make soak SEED={seed}\n{error:#}"))
     });
@@ -19,6 +37,7 @@ async fn a_random_move_arrives_whole_or_fails_by_name() {
         .buffer_unordered(TOGETHER)
         .collect()
         .await;
+    eprintln!("{} moves", judged.len());
     let failed: Vec<String> = judged.into_iter().filter_map(Result::err).collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
