@@ -46,7 +46,7 @@ const PARAMETERS: usize = 65_535;
 ///         pub name: String,
 ///     }
 /// }
-/// # use monarch_outbox::{BoxError, Cell, CategoryDef, Delivery, Replicated, Writer};
+/// # use monarch_outbox::{BoxError, Cell, CategoryDef, Delivery, Replicated};
 /// impl Replicated for Stray {
 ///     const CATEGORY: CategoryDef = Category::Member.def();
 ///     type Services = ();
@@ -57,10 +57,10 @@ const PARAMETERS: usize = 65_535;
 ///         Ok(())
 ///     }
 /// }
-/// async fn create(writer: &Writer<'_, Cell>, stray: &mut Stray) {
-///     writer.create(stray).await.unwrap();
-/// }
-/// # fn main() { let _ = create; }
+/// # fn main() {
+/// let stray = Stray { id: 1, name: String::new() };
+/// stray.shard_identifier();
+/// # }
 /// ```
 pub trait Replicated: Model<Silo: InferTargets> {
     /// Its category. A category is one model's.
