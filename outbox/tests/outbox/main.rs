@@ -7,6 +7,7 @@ mod diagnostics;
 mod drain;
 mod faults;
 mod fixture;
+mod metrics;
 mod replicated;
 mod runner;
 mod storage;

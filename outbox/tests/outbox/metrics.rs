@@ -1,0 +1,70 @@
+//! The seeds' metrics, by their names.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use monarch_outbox::{Cell, CellOutbox};
+
+use crate::fixture::{Category, Db, Log};
+
+/// Remembers the names that were asked for.
+#[derive(Default, Clone)]
+struct Names(Arc<Mutex<BTreeSet<String>>>);
+
+impl Names {
+    fn add(&self, key: &Key) {
+        self.0.lock().unwrap().insert(key.name().to_owned());
+    }
+}
+
+impl Recorder for Names {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        self.add(key);
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        self.add(key);
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        self.add(key);
+        Histogram::noop()
+    }
+}
+
+/// Dashboards that know the seeds' names go on to work.
+#[tokio::test]
+async fn a_delivery_is_counted_under_the_seeds_names() {
+    let mut db = Db::new().await;
+    let drain = Log::<Cell>::new().drain();
+    let names = Names::default();
+    let recording = metrics::set_default_local_recorder(&names);
+    let work = drain.atomic(&mut db.client, async |outbox| {
+        outbox.write(&CellOutbox::new(Category::Member, 1, 1)).await
+    });
+    work.await.unwrap().flushed.unwrap();
+    drain.gauge(&db.client).await.unwrap();
+    drop(recording);
+    let names = names.0.lock().unwrap().clone();
+    let expected = [
+        "deliver_from_outbox.maximum_shard_depth",
+        "deliver_from_outbox.queued_batch_size",
+        "deliver_from_outbox.total_outbox_count",
+        "outbox.coalesced_net_processing_time",
+        "outbox.coalesced_net_queue_time",
+        "outbox.processed",
+        "outbox.processing_lag",
+        "outbox.saved",
+        "outbox.send_signal.duration",
+    ];
+    assert_eq!(names, expected.map(str::to_owned).into());
+}
