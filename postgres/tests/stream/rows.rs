@@ -224,13 +224,41 @@ async fn a_change_of_the_static_spine_fails_the_move() {
     }
 }
 
+/// A TRUNCATE does not say whose rows it takes: it fails the move even if none were the
+/// organization's.
 #[tokio::test]
 async fn a_truncate_fails_the_move() {
+    for before in ["", "delete from post where topic_id in (101, 102)"] {
+        let world = World::new().await;
+        world.on_source(before).await;
+        assert_eq!(
+            world.fails(&["truncate post"]).await,
+            ("post".to_owned(), Reason::Truncated)
+        );
+    }
+}
+
+/// Values that trade places under a unique index within one transaction, by way of a third, or at
+/// once where the constraint is deferrable.
+#[tokio::test]
+async fn values_swapped_across_a_unique_index_are_applied() {
     let world = World::new().await;
-    assert_eq!(
-        world.fails(&["truncate post"]).await,
-        ("post".to_owned(), Reason::Truncated)
-    );
+    for side in [&world.source, &world.sink] {
+        let sql = "alter table reply add constraint told_once unique (thread_id, body) deferrable";
+        side.batch_execute(sql).await.unwrap();
+    }
+    world
+        .follows(&[
+            "begin; update card set place = -1 where id = '1-1';
+             update card set place = 1 where id = '1-3';
+             update card set place = 3 where id = '1-1'; commit",
+            "update reply set body = case body when 'r 1' then 'r 4' else 'r 1' end
+               where id in ('1-1', '1-4')",
+            "begin; update event set label = 'third' where id = 1001;
+             update event set label = 'event 1' where id = 1005;
+             update event set id = 1991, label = 'event 5' where id = 1001; commit",
+        ])
+        .await;
 }
 
 /// A changed table is noticed before a row of it lands.
