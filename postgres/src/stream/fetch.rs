@@ -119,18 +119,22 @@ impl Wanted {
         Ok(())
     }
 
-    /// Hands over what reads it all, parents before what hangs on them.
-    pub(super) fn take(&mut self, tables: &Tables) -> Vec<Query> {
-        let wanted = std::mem::take(self);
+    /// The parents whose subtrees are wanted.
+    pub(super) fn parents(&self) -> BTreeMap<TableIndex, BTreeSet<String>> {
+        self.subtrees.clone()
+    }
+
+    /// What reads it all, parents before what hangs on them.
+    pub(super) fn queries(&self, tables: &Tables) -> Vec<Query> {
         let mut queries = Vec::new();
-        for (parent, ids) in wanted.subtrees {
-            let ids: Vec<String> = ids.into_iter().collect();
+        for (&parent, ids) in &self.subtrees {
+            let ids: Vec<String> = ids.iter().cloned().collect();
             for (table, sql) in subtree(tables, parent) {
                 let params = vec![ids.clone()];
                 queries.push(Query { table, sql, params });
             }
         }
-        for (table, keys) in wanted.rows {
+        for (&table, keys) in &self.rows {
             let reading = &tables.all[table].reading;
             let column = |at: usize| {
                 let parts = keys.iter().map(|key| String::from_utf8_lossy(&key[at]));

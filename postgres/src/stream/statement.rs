@@ -171,6 +171,19 @@ pub(super) fn exists_sql(table: &Table) -> String {
     )
 }
 
+/// Selects a row of a parent with one of the given ids that is another tenant's.
+pub(super) fn others_sql(table: &Table) -> String {
+    let key = table.key_column();
+    format!(
+        "select from {} as t where t.{} {} any($1::text[]::{}[]) and ({}) is not true limit 1",
+        table.sql_name,
+        quote_ident(&key.name),
+        key.equals,
+        key.sink_type,
+        table.condition
+    )
+}
+
 /// The columns whose values an update sets.
 pub(super) fn set_columns<'a>(
     table: &'a Table,

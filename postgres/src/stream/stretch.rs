@@ -26,7 +26,9 @@
 //! A row that stands on the sink before step 5 was written whole by the log, so it is as the
 //! snapshot has it; one that is not there but should be is wanted, or hangs on what is wanted. So
 //! step 5 only adds, and nothing that is fetched is ever stale. What the stretch took away again is
-//! not in the snapshot, or is there as another tenant's.
+//! not in the snapshot, or is there as another tenant's. One thing is taken back: where a parent's own
+//! row was still to be fetched while what it hangs on left, the sink could not tell that what came of
+//! its subtree in the stretch went too.
 //!
 //! # Why a snapshot and not a slot
 //!

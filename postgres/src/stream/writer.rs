@@ -20,7 +20,7 @@ use super::foresight::{let_others_run, plan};
 use super::membership::Membership;
 use super::pipeline::Pipeline;
 use super::primary::Primary;
-use super::statement::{Param, Shape, Verb, set_columns, subtree_deletes};
+use super::statement::{Param, Shape, Verb, others_sql, set_columns, subtree_deletes};
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
 use super::{Action, After, Missing, Operation, Reason, Row, mark};
 use crate::sink::{Barrier, LastChange};
@@ -271,7 +271,12 @@ impl Writer<'_> {
                 Row::Complete => self.upsert(table, change).await,
                 Row::Partial => {
                     let key = new_key(table, change)?;
-                    self.so_far.wanted.row(self.tables, change.table, key)
+                    let (tables, wanted) = (self.tables, &mut self.so_far.wanted);
+                    if table.is_parent() {
+                        let id = String::from_utf8_lossy(&key[0]).into_owned();
+                        return wanted.subtree(tables, change.table, id);
+                    }
+                    wanted.row(tables, change.table, key)
                 }
             };
         }
@@ -361,11 +366,33 @@ impl Writer<'_> {
             if ids.is_empty() {
                 continue;
             }
+            self.refuse_others(index, &ids).await?;
             for delete in subtree_deletes(tables, index) {
                 self.delete_below(delete.table, &delete.sql, &ids).await?;
             }
         }
         Ok(())
+    }
+
+    /// A parent that left is not on the sink any more, so what hangs on its id is the
+    /// organization's. In a stretch it may never have been there: then the id may be another
+    /// tenant's, and so what hangs on it.
+    async fn refuse_others(
+        &mut self,
+        index: TableIndex,
+        ids: &[String],
+    ) -> Result<(), StreamError> {
+        if self.so_far.wanted.is_empty() {
+            return Ok(());
+        }
+        let table = &self.tables.all[index];
+        let doing = || format!("look whose the ids of {} are on the sink", table.name);
+        let sql = others_sql(table);
+        let others = self.tx.query_opt(&sql, &[&ids]).await.doing(doing())?;
+        match others {
+            Some(_) => Err(table.finding(Reason::KeyTakenByOtherTenant)),
+            None => Ok(()),
+        }
     }
 
     async fn delete_below(
@@ -491,16 +518,38 @@ impl Writer<'_> {
 
     /// Fetches what is wanted, in the moment that was taken on the source.
     pub(super) async fn fetch(&mut self) -> Result<(), StreamError> {
-        for query in self.so_far.wanted.take(self.tables) {
-            self.fetch_rows(&query).await?;
+        let mut gone = self.so_far.wanted.parents();
+        for query in self.so_far.wanted.queries(self.tables) {
+            self.fetch_rows(&query, &mut gone).await?;
         }
         self.settle().await?;
+        self.take_back(gone).await?;
+        self.so_far.wanted = Wanted::default();
         self.membership.all_written();
         Ok(())
     }
 
+    /// Parents that entered and are not the organization's at the end of the stretch, since what
+    /// they hang on has left. Where their own rows were still to be fetched, nothing on the sink
+    /// tied to that what came of their subtrees, so it stands yet.
+    async fn take_back(
+        &mut self,
+        gone: BTreeMap<TableIndex, BTreeSet<String>>,
+    ) -> Result<(), StreamError> {
+        for (table, ids) in gone {
+            for id in ids {
+                self.membership.depart(table, id.as_bytes());
+            }
+        }
+        self.delete_subtrees().await
+    }
+
     /// Rows are relayed as they come. A row that is there already is as it is fetched.
-    async fn fetch_rows(&mut self, query: &Query) -> Result<(), StreamError> {
+    async fn fetch_rows(
+        &mut self,
+        query: &Query,
+        gone: &mut BTreeMap<TableIndex, BTreeSet<String>>,
+    ) -> Result<(), StreamError> {
         let table = &self.tables.all[query.table];
         let doing = || format!("fetch rows of {} from the source", table.name);
         let rows = self.primary.rows(query, doing).await?;
@@ -513,6 +562,9 @@ impl Writer<'_> {
                 new: Some(values(&row).doing(doing())?),
                 is_insert: true,
             };
+            if let (Some(gone), Some(key)) = (gone.get_mut(&query.table), change.new_key(table)) {
+                gone.remove(&*String::from_utf8_lossy(&key[0]));
+            }
             self.upsert(table, &change).await?;
         }
         Ok(())

@@ -121,6 +121,40 @@ async fn a_subtree_may_change_while_its_parent_enters() {
         .await;
 }
 
+/// Guards promise 1: a parent whose own row is still to be fetched goes with what it hangs on, and
+/// takes along what came to it meanwhile. Found by random moves (seed 7024).
+#[tokio::test]
+async fn a_parent_that_enters_goes_with_its_own_parent() {
+    let world = World::new().await;
+    let board = |n: u32| format!("'00000000-0000-4000-9000-00000000010{n}'");
+    let enters_and_goes = |card: &str, note: u32, n: u32| {
+        format!(
+            "begin; update card set board_id = {}, place = 50 where id = '{card}';
+             insert into note values ({note}, '{card}', 'came meanwhile');
+             update board set project_id = 20 where id = {}; commit",
+            board(n),
+            board(n)
+        )
+    };
+    world
+        .follows(&[
+            &enters_and_goes("2-1", 2990, 1),
+            "insert into note values (2991, '2-1', 'foreign')",
+        ])
+        .await;
+    assert_eq!(on_sink(&world, "note where id in (2990, 2991)").await, 0);
+    // The same, with an id that another tenant has on the sink: what hangs on it is not touched.
+    world
+        .on_source(&format!(
+            "insert into card values ('9-1', null, 1, {LARGE})"
+        ))
+        .await;
+    assert_eq!(
+        world.fails(&[&enters_and_goes("9-1", 2992, 2)]).await,
+        ("card".to_owned(), Reason::KeyTakenByOtherTenant)
+    );
+}
+
 /// A parent that enters and leaves again, or the other way round, before anything is fetched.
 #[tokio::test]
 async fn a_parent_that_comes_and_goes_leaves_nothing_and_loses_nothing() {

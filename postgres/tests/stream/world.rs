@@ -114,7 +114,8 @@ create table topic (id integer primary key, project_id bigint, title text);
 create table post (id integer primary key, topic_id integer, body text);
 create table board (id uuid primary key, project_id bigint, title text, body text);
 alter table board alter body set storage external;
-create table card (id text primary key, board_id uuid, place integer);
+create table card (id text primary key, board_id uuid, place integer, body text);
+alter table card alter body set storage external;
 create unique index card_place on card (board_id, place);
 create table note (id bigint primary key, card_id text, body text);
 alter table note replica identity full;
@@ -568,7 +569,7 @@ insert into post select {e} + n, {g} + 1 + n % 2, 'p' from generate_series(1, 6)
 insert into board select format('00000000-0000-4000-9000-%s', lpad(({g} + n)::text, 12, '0'))::uuid,
   {p} + n % 2, 'board ' || n, {LARGE} || n from generate_series(1, 2) n;
 insert into card select '{tenant}-' || n,
-  format('00000000-0000-4000-9000-%s', lpad(({g} + 1 + n % 2)::text, 12, '0'))::uuid, n
+  format('00000000-0000-4000-9000-%s', lpad(({g} + 1 + n % 2)::text, 12, '0'))::uuid, n, {LARGE} || n
   from generate_series(1, 4) n;
 insert into note select {e} + n, '{tenant}-' || (1 + n % 4), 'note ' || n
   from generate_series(1, 8) n;
