@@ -22,10 +22,10 @@ use crate::world::{Caller, Case, World};
 /// How long open transactions are waited for before it is tried again.
 const OPEN_TRANSACTIONS_WITHIN: Duration = Duration::from_secs(60);
 
-/// The kind of the journal's rows that hold what the operator took upon himself.
+/// The kind of the journal's rows that hold what the operator has accepted.
 const ACCEPTED: &str = "eviction_accepted";
 
-/// What the operator took upon himself, in all that he said so far.
+/// What the operator has accepted, in all that was said so far.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Accepted {
     /// What came between the barrier and the log's head, and what is not known of it.
@@ -105,8 +105,8 @@ async fn unread(case: &Case<'_>, is_accepted: bool) -> Result<Vec<String>, Fault
     Ok(refusals)
 }
 
-/// Writes into the journal what the operator accepts, beside what he accepted before. What is newer
-/// than his word is not covered by it: the horizons are set now.
+/// Writes into the journal what the operator accepts, beside what was accepted before. What is newer
+/// than that word is not covered by it: the horizons are set now.
 async fn accept(case: &Case<'_>, input: &BeginEvictInput) -> Result<(), Fault> {
     if !input.accept_late_changes && !input.accept_newer_rows {
         return Ok(());
@@ -157,7 +157,7 @@ pub(crate) async fn run(
     let horizon = match (accepted.newer_rows.get(store), known.tail) {
         (Some(horizon), _) => horizon.clone(),
         (None, Some(tail)) => tail.snapshot,
-        // The operator took upon himself what the lost log may have held.
+        // The operator has accepted what the lost log may have held.
         (None, None) if accepted.late_changes => fresh_horizon(&primary).await?,
         (None, None) => {
             let why = "no snapshot was recorded at the log's head";

@@ -4,8 +4,8 @@
 //! slot: the source would keep log for them until its disk is full. The sweep looks at every move
 //! that still has something in a cell. One whose workflow does not run any more loses its slots, its
 //! publications and its fence, and is failed by name; where Temporal does not answer, silence of
-//! its movers past a limit decides. Past the flip nothing is taken back: there the sweep only reads the slots' tails out
-//! and drops them, and says that the move waits for a workflow.
+//! its movers past a limit decides. Past the flip nothing is taken back: there the sweep only reads
+//! the slots' tails out and drops them, and says that the move waits for a workflow.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! movers can walk store by store.
 //!
 //! An edge to the root or to another static table wins, the first of them if there are several;
-//! else the first listed. Only the chosen edge is held to the rules: another one may leave the store, or
-//! close a circle, since no row is looked for along it. The rules hold for tables that do not move
-//! too, so that a change of `migrate` cannot break a manifest that was fine.
+//! else the first listed. Only the chosen edge is held to the rules: another one may leave the store,
+//! or close a circle, since no row is looked for along it. The rules hold for tables that do not
+//! move too, so that a change of `migrate` cannot break a manifest that was fine.
 
 use std::collections::{HashMap, HashSet};
 

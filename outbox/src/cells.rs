@@ -33,8 +33,8 @@ pub trait CellDirectory: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<CellName>, BoxError>>;
 }
 
-/// The directory of control's own mapping tables, as the seeds' application has them:
-/// `sentry_organizationmapping` and `sentry_organizationmembermapping`.
+/// The directory of control's own mapping tables, as Sentry has them: `sentry_organizationmapping`
+/// and `sentry_organizationmembermapping`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MappingTables;
 

@@ -1,5 +1,5 @@
-//! The categories of the seeds' application, so that its outboxes can be looked into and drained as
-//! they are. Numbers are kept for good; what is retired stays.
+//! The categories of Sentry, so that its outboxes can be looked into and drained as they are. Numbers
+//! are kept for good; what is retired stays.
 
 crate::categories! {
     /// What its outboxes hold.

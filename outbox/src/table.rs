@@ -1,6 +1,6 @@
 //! Where an outbox stands, and what must be true of that table.
 //!
-//! The defaults are the tables of the seeds, so that rows written by others are drained as they are.
+//! The defaults are Sentry's tables, so that rows written by others are drained as they are.
 //! Two indexes carry the drain: by shard and id (the head of a shard, the shards themselves), and by
 //! shard, category and object (what is coalesced). There is none on `scheduled_for`: a shard is due
 //! when its head is, and a row whose schedule alone changes can then be updated in place.

@@ -8,8 +8,9 @@
 //!
 //! Two things make the text of a row comparable between servers: columns are taken by name, in
 //! the order of their names, and the settings that decide how values are printed are the same:
-//! those of every [`Session`]. A row is printed as a composite, which quotes whatever could be taken for a separator and tells a
-//! null from an empty text; so two rows print alike only if every column prints alike.
+//! those of every [`Session`]. A row is printed as a composite, which quotes whatever could be taken
+//! for a separator and tells a null from an empty text; so two rows print alike only if every
+//! column prints alike.
 
 use std::collections::BTreeMap;
 

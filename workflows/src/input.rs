@@ -181,7 +181,7 @@ fn no_reason() -> String {
 }
 
 impl Abort {
-    /// Reads the signal's payload; an operator who wants out is never refused for his wording.
+    /// Reads the signal's payload; an operator who wants out is never refused for the wording.
     pub(crate) fn parse(json: Option<&[u8]>) -> Self {
         let reason = json.and_then(|json| {
             let value: serde_json::Value = serde_json::from_slice(json).ok()?;

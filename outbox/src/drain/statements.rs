@@ -42,8 +42,9 @@ pub(crate) struct Statements {
     pub(crate) put_off_shard: String,
     /// Undoes the head's backoff. Parameters: the shard.
     pub(crate) make_due: String,
-    /// The next shards in the order of the index, the head of each, whether it is due, and whether it has a message
-    /// in a range of ids. Parameters: a shard, an id, how many, the lowest and the highest id.
+    /// The next shards in the order of the index, the head of each, whether it is due, and whether it
+    /// has a message in a range of ids. Parameters: a shard, an id, how many, the lowest and the
+    /// highest id.
     pub(crate) shards: String,
     /// Whether a shard has a message up to an id. Parameters: the shard, the id.
     pub(crate) head_upto: String,

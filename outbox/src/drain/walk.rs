@@ -244,8 +244,9 @@ impl<S: Silo> Drain<S> {
         Ok(())
     }
 
-    /// The next shards of a partition, and where to go on. By their oldest message; but each of several
-    /// partitions has an order of its own, so that drains beside each other do not meet at every shard.
+    /// The next shards of a partition, and where to go on. By their oldest message; but each of
+    /// several partitions has an order of its own, so that drains beside each other do not meet at
+    /// every shard.
     async fn page(
         &self,
         client: &mut Client,

@@ -80,7 +80,7 @@ limit 50;";
     assert_eq!(question.sql(), expected);
 }
 
-/// The registry of the seeds' application names what its outboxes hold.
+/// The registry of Sentry's categories names what its outboxes hold.
 #[tokio::test]
 async fn the_seeds_own_categories_are_known() {
     let db = Db::new().await;

@@ -1,4 +1,4 @@
-//! The seeds' metrics, by their names.
+//! What is counted, under the names that Sentry's outboxes count by.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Recorder for Names {
     }
 }
 
-/// Dashboards that know the seeds' names go on to work.
+/// Dashboards that know Sentry's names go on to work.
 #[tokio::test]
 async fn a_delivery_is_counted_under_the_seeds_names() {
     let mut db = Db::new().await;

@@ -21,7 +21,7 @@ async fn a_rolled_back_transaction_leaves_no_message() {
     assert_eq!(db.queued().await, 0);
 }
 
-/// The columns mean what the seeds say; a new message is due at once.
+/// The columns mean what they mean to Sentry; a new message is due at once.
 #[tokio::test]
 async fn a_message_is_written_as_the_seeds_have_it() {
     let mut db = Db::new().await;

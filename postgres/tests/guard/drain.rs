@@ -1,3 +1,5 @@
+//! What a drain must wait for: open writers, prepared ones included, and barriers in the log.
+
 use std::time::Duration;
 
 use monarch_harness::{Cluster, ClusterOptions, PgVersion};

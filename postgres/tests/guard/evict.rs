@@ -1,3 +1,5 @@
+//! Eviction takes the organization's rows, what was copied of them, and no others.
+
 use std::time::Duration;
 
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, fresh_name};

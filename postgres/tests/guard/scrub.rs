@@ -1,3 +1,5 @@
+//! A scrub takes back what a move put on the sink, however little of it is there.
+
 use monarch_harness::PgVersion;
 use monarch_model::{Epoch, Phase};
 use monarch_postgres::evict::{self, Error, Rows, ScrubPermit};

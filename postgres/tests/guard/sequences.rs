@@ -1,3 +1,5 @@
+//! The sink's sequences are ahead of what moves in, whoever uses them meanwhile.
+
 use monarch_harness::{PgVersion, fresh_name};
 use monarch_postgres::sequences::{self, Fed, Raised};
 use monarch_postgres::{Session, sequences::Outcome};

@@ -1,3 +1,5 @@
+//! The comparison of both sides finds what a count alone would miss, and nothing else.
+
 use monarch_harness::{PgVersion, fresh_name};
 use monarch_postgres::Session;
 use monarch_postgres::verify::{self, Digests, Outcome, Subject};

@@ -129,7 +129,7 @@ async fn failed(scene: &Scene<'_>) -> Result<Program> {
 }
 
 /// A script that follows a move that has failed must not wait for ever, and its operator is told to
-/// give it up by whichever command he tries.
+/// give it up by whichever command is tried.
 #[tokio::test]
 async fn a_failed_move_ends_its_watchers_and_says_what_to_do() -> Result<()> {
     let scene = Scene::set(Stage::shared().await).await?;

@@ -130,7 +130,7 @@ async fn a_row_written_after_the_tail_was_read_stops_the_eviction() -> Result<()
     );
     neighbours.assert_untouched(&scene.fleet).await?;
 
-    // The operator's word is for what is there when he gives it.
+    // The operator's word is for what is there when it is given.
     scene
         .update("evict", r#"{"accept_late_changes": true}"#)
         .await?;
