@@ -82,7 +82,7 @@ limit 50;";
 
 /// The registry of Sentry's categories names what its outboxes hold.
 #[tokio::test]
-async fn the_seeds_own_categories_are_known() {
+async fn sentrys_own_categories_are_known() {
     let db = Db::new().await;
     let registry = Registry::new(monarch_outbox::sentry::Category::ALL).unwrap();
     assert_eq!(registry.category_named("project-update").unwrap().number, 8);

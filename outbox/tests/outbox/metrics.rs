@@ -43,7 +43,7 @@ impl Recorder for Names {
 
 /// Dashboards that know Sentry's names go on to work.
 #[tokio::test]
-async fn a_delivery_is_counted_under_the_seeds_names() {
+async fn a_delivery_is_counted_under_sentrys_names() {
     let mut db = Db::new().await;
     let drain = Log::<Cell>::new().drain();
     let names = Names::default();

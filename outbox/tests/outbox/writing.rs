@@ -23,7 +23,7 @@ async fn a_rolled_back_transaction_leaves_no_message() {
 
 /// The columns mean what they mean to Sentry; a new message is due at once.
 #[tokio::test]
-async fn a_message_is_written_as_the_seeds_have_it() {
+async fn a_message_is_written_as_sentry_has_it() {
     let mut db = Db::new().await;
     let table = Table::<Control>::default();
     let transaction = db.client.transaction().await.unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use monarch_config::Graph;
-use monarch_model::{Epoch, Lsn, Phase};
+use monarch_model::{Epoch, Lsn, Phase, chain};
 use monarch_postgres::evict::{self, Doomed, ScrubPermit};
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
@@ -495,18 +495,6 @@ fn copy_failure(error: &anyhow::Error) -> Failure {
     } else {
         Failure::Ended(Ended::Broken(told))
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        told.push_str(": ");
-        told.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    told
 }
 
 struct Telling {
