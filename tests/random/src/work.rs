@@ -671,6 +671,9 @@ impl Touched {
         for op in ops {
             let before = draft.clone();
             draft.apply(schema, op);
+            if let Op::Undone(ops) = op {
+                touched.undone(schema, &draft, ops);
+            }
             match op {
                 Op::UpdateAll { .. } | Op::Truncate { .. } => return None,
                 Op::Update { table, key, set } => {
@@ -706,6 +709,19 @@ impl Touched {
             }
         }
         Some(touched)
+    }
+
+    /// What is undone holds no lock any more, but must not meet a key that came meanwhile.
+    fn undone(&mut self, schema: &Schema, state: &State, ops: &[Op]) {
+        let mut draft = state.clone();
+        for op in ops {
+            draft.apply(schema, op);
+        }
+        for (table, (old, new)) in state.tables.iter().zip(&draft.tables).enumerate() {
+            let keys = old.keys().chain(new.keys());
+            let changed = keys.filter(|key| old.get(*key) != new.get(*key));
+            self.rows.extend(changed.map(|key| (table, key.clone())));
+        }
     }
 
     fn leaves_alone(&self, schema: &Schema, op: &Op) -> bool {
