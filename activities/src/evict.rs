@@ -32,6 +32,9 @@ struct Accepted {
     late_changes: bool,
     /// By store: row versions below this horizon were looked at, copied or not.
     newer_rows: BTreeMap<StoreName, String>,
+    /// The request that was taken last.
+    #[serde(default)]
+    asked_at: Option<u64>,
 }
 
 /// `cut_over → evicting`, if every slot was read to its head and nothing came late. Asked again
@@ -106,15 +109,25 @@ async fn unread(case: &Case<'_>, is_accepted: bool) -> Result<Vec<String>, Fault
 }
 
 /// Writes into the journal what the operator accepts, beside what was accepted before. What is newer
-/// than that word is not covered by it: the horizons are set now.
+/// than that word is not covered by it: the horizons are set now, once for each request, however often
+/// it is tried. A store whose log was lost has no other horizon.
 async fn accept(case: &Case<'_>, input: &BeginEvictInput) -> Result<(), Fault> {
     if !input.accept_late_changes && !input.accept_newer_rows {
         return Ok(());
     }
     let mut accepted = accepted(case).await?;
+    if accepted.asked_at == Some(input.asked_at) {
+        return Ok(());
+    }
+    accepted.asked_at = Some(input.asked_at);
     accepted.late_changes |= input.accept_late_changes;
-    if input.accept_newer_rows {
-        for place in case.places().await? {
+    for place in case.places().await? {
+        let unit = case
+            .world
+            .ledger
+            .unit(case.of.id, &place.unit.store)
+            .await?;
+        if input.accept_newer_rows || unit.tail.is_none() {
             let primary = place.source_session(Caller::Watcher).await?;
             let horizon = fresh_horizon(&primary).await?;
             accepted.newer_rows.insert(place.unit.store, horizon);
@@ -157,8 +170,6 @@ pub(crate) async fn run(
     let horizon = match (accepted.newer_rows.get(store), known.tail) {
         (Some(horizon), _) => horizon.clone(),
         (None, Some(tail)) => tail.snapshot,
-        // The operator has accepted what the lost log may have held.
-        (None, None) if accepted.late_changes => fresh_horizon(&primary).await?,
         (None, None) => {
             let why = "no snapshot was recorded at the log's head";
             return Err(Fault::EvictionRefused(why.to_owned()));

@@ -83,7 +83,10 @@ fn judge(slot: &str, kept: &RetainedWal) -> Option<Fault> {
     if kept.status == "lost" {
         return Some(Fault::Fatal {
             code: "slot-lost",
-            text: format!("the log of slot {slot} is gone: max_slot_wal_keep_size was reached"),
+            text: format!(
+                "the log of slot {slot} is gone: max_slot_wal_keep_size was reached, or the server \
+                 invalidated it (pg_replication_slots.invalidation_reason, its log)"
+            ),
         });
     }
     let is_spent = kept.safe_bytes.is_some_and(|safe| safe < MARGIN_BYTES);

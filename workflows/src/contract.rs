@@ -299,6 +299,10 @@ pub struct BeginEvictInput {
     /// The operator's word that newer row versions on the source were looked at, up to now.
     #[serde(default)]
     pub accept_newer_rows: bool,
+    /// When the workflow took the request, in milliseconds since 1970. It tells requests apart: the
+    /// same word is not taken twice.
+    #[serde(default)]
+    pub asked_at: u64,
 }
 
 /// Whether eviction may begin.

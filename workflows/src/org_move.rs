@@ -36,7 +36,7 @@ mod steering;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName, UnitStatus};
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,10 @@ pub struct OrgMove {
     cut_over: Option<CutOver>,
     cut_over_answer: Option<CutOverAnswer>,
     evict: Option<Evict>,
+    /// When the last request to evict was taken, in milliseconds since 1970.
+    evict_asked_at: u64,
+    /// Whether every slot was read to its head, so that what came late is known.
+    tails_closed: bool,
 }
 
 /// What the run has learnt and no longer changes.
@@ -250,9 +254,14 @@ impl OrgMove {
     fn validate_evict(
         &self,
         _ctx: &WorkflowContextView,
-        _request: &Evict,
+        request: &Evict,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let accepts = request.accept_late_changes || request.accept_newer_rows;
         match self.status.phase {
+            // A word given now would count for what nobody has seen yet.
+            Some(Phase::CutOver) if accepts && !self.tails_closed => {
+                Err("the logs are still being read to their heads; look and ask again then".into())
+            }
             Some(Phase::CutOver | Phase::Evicting) => Ok(()),
             Some(phase) => Err(format!("a move that is {phase} cannot evict its source").into()),
             None => Err("the move is not registered yet".into()),
@@ -261,7 +270,12 @@ impl OrgMove {
 
     /// Evicts the source now, whatever the policy at the start.
     #[update]
-    pub fn evict(&mut self, _ctx: &mut SyncWorkflowContext<Self>, request: Evict) -> Status {
+    pub fn evict(&mut self, ctx: &mut SyncWorkflowContext<Self>, request: Evict) -> Status {
+        let since_1970 = |now: SystemTime| now.duration_since(SystemTime::UNIX_EPOCH).ok();
+        let now = ctx.workflow_time().and_then(since_1970);
+        self.evict_asked_at = now.map_or(0, |now| {
+            now.as_secs() * 1_000 + u64::from(now.subsec_millis())
+        });
         self.evict = Some(request);
         self.status.clone()
     }

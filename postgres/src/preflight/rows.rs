@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use futures::TryStreamExt;
 use futures::future::join_all;
-use monarch_config::{Graph, Table};
+use monarch_config::{self as config, Graph, Table};
 use monarch_model::{StoreName, chain};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -18,6 +18,7 @@ use crate::catalog::Relation;
 use crate::scope::Scope;
 use crate::spine::{self, Spine};
 use crate::sql::{qualified, quote_ident};
+use crate::stream::enforced_edges;
 use crate::{Doing, Error, Result};
 
 /// How many keys go to the sink at once.
@@ -166,8 +167,15 @@ async fn one_store(
         spine,
     };
     let mut findings = Vec::new();
-    for table in job.graph.walk(store) {
+    let walk = job.graph.walk(store);
+    let held = match enforced_edges(&to.primary, &walk, &to.catalog).await {
+        Ok(held) => held,
+        Err(error) => return vec![not_checked(&to.place, &error)],
+    };
+    for table in walk {
         let pair = Pair {
+            graph: job.graph,
+            is_held: held.contains(&table.name),
             table,
             from,
             to,
@@ -188,7 +196,10 @@ async fn one_store(
 
 /// One table on both sides.
 struct Pair<'a> {
+    graph: &'a Graph,
     table: &'a Table,
+    /// Whether a foreign key of the sink ties each of its rows to a parent.
+    is_held: bool,
     from: &'a Open<'a>,
     to: &'a Open<'a>,
     theirs: &'a Scope,
@@ -225,6 +236,7 @@ impl Pair<'_> {
         for columns in self.unique_columns(source, sink) {
             findings.extend(self.taken(&columns, sink, limit).await?);
         }
+        findings.extend(self.strays(sink, limit).await?);
         let (sides, theirs) = ((self.from, self.to), predicate(self.theirs, self.table)?);
         findings.extend(references::check(self.table, sides, &theirs, limit).await?);
         Ok(findings)
@@ -267,6 +279,41 @@ impl Pair<'_> {
             .collect()
     }
 
+    /// Looks on the sink for rows that hang on ids of the organization's parents, which are not there
+    /// yet. Nobody's now, they would count as the organization's once it arrives, and be deleted as
+    /// such. Where a foreign key holds them there are none.
+    async fn strays(&self, sink: &Relation, limit: u64) -> Result<Option<Finding>> {
+        let config::Scope::ByDynamic { column, parent } = &self.table.scope else {
+            return Ok(None);
+        };
+        let parent = self.graph.table(parent).filter(|_| !self.is_held);
+        let Some(parent) = parent else {
+            return Ok(None);
+        };
+        let search = search_sql(std::slice::from_ref(column), sink);
+        let found = self
+            .search(parent, &parent.primary_key, &search, limit)
+            .await?;
+        Ok((found > 0).then(|| {
+            Finding::refuse(
+                "strays-on-sink",
+                self.place(),
+                format!(
+                    "{found} rows on the sink refer by {column} to rows of {} that the organization \
+                     will bring",
+                    parent.name
+                ),
+                "They hang on nothing there today. Once the organization arrives they would be taken \
+                 for its own, and go with it",
+            )
+            .mend(format!(
+                "delete them on the sink or set {column} to null, if they are left-overs; else give \
+                 the organization's rows of {} other ids",
+                parent.name
+            ))
+        }))
+    }
+
     /// Reads the organization's values of `columns` on the source and looks for them on the sink,
     /// where none of its rows is: whoever has one is somebody else.
     async fn taken(
@@ -275,7 +322,21 @@ impl Pair<'_> {
         sink: &Relation,
         limit: u64,
     ) -> Result<Option<Finding>> {
-        let doing = || format!("compare keys of {}", self.table.name);
+        let search = search_sql(columns, sink);
+        let taken = self.search(self.table, columns, &search, limit).await?;
+        Ok((taken > 0).then(|| self.taken_finding(columns, taken)))
+    }
+
+    /// How many rows `search` finds on the sink for the organization's values of `columns` in a table
+    /// of the source.
+    async fn search(
+        &self,
+        table: &Table,
+        columns: &[String],
+        search: &str,
+        limit: u64,
+    ) -> Result<i64> {
+        let doing = || format!("compare keys of {} with {}", table.name, self.table.name);
         let texts: Vec<String> = columns
             .iter()
             .map(|column| format!("t.{}::text", quote_ident(column)))
@@ -283,28 +344,27 @@ impl Pair<'_> {
         let sql = format!(
             "select {} from {} as t where {} limit {limit}",
             texts.join(", "),
-            qualified(&self.table.name),
-            predicate(self.theirs, self.table)?
+            qualified(&table.name),
+            predicate(self.theirs, table)?
         );
-        let search = search_sql(columns, sink);
         let stream = self.from.decoder().query_raw::<_, &str, _>(&sql, []).await;
         let mut rows = pin!(stream.doing(doing())?.try_chunks(CHUNK_KEYS));
-        let mut taken = 0;
+        let mut found = 0;
         loop {
             let chunk = match rows.try_next().await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => break,
                 Err(error) => return Err(error.1).doing(doing()),
             };
-            taken += self
-                .count_taken(&search, columns.len(), &chunk)
+            found += self
+                .count(search, columns.len(), &chunk)
                 .await
                 .doing(doing())?;
         }
-        Ok((taken > 0).then(|| self.taken_finding(columns, taken)))
+        Ok(found)
     }
 
-    async fn count_taken(
+    async fn count(
         &self,
         search: &str,
         width: usize,

@@ -165,9 +165,11 @@ impl Applier {
         writer.settle().await?;
         writer.look().await?;
         if !writer.so_far.wanted.is_empty() {
+            // What was told of a quiet stretch behind the group is not told again.
+            let from = applied.position.max(group.quiet);
             // Its share of the queue is needed for what comes.
             drop(group);
-            let reached = stretch::fetch_behind(&mut writer, intake, applied.position).await?;
+            let reached = stretch::fetch_behind(&mut writer, intake, from).await?;
             applied.position = reached.position;
             applied.transactions += reached.transactions;
             applied.fetches = 1;

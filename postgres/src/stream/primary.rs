@@ -73,8 +73,9 @@ impl Primary {
         if self.session.is_none() {
             let session = Session::connect(&self.options, &self.purpose).await?;
             self.in_commit = in_commit(&session).await?;
-            let (snapshot, _) = look(&session).await?;
-            self.horizon.get_or_insert(snapshot.next());
+            if self.horizon.is_none() {
+                self.horizon = Some(next_id(&session).await?);
+            }
             self.session = Some(session);
         }
         self.session.as_ref().ok_or_else(|| StreamError::Protocol {
@@ -181,6 +182,18 @@ async fn look(session: &Session) -> Result<(Snapshot, Lsn), StreamError> {
         what: "a snapshot in an unknown form".to_owned(),
     })?;
     Ok((snapshot, last_byte(Lsn(until.into()))))
+}
+
+/// A transaction id that was given out to nobody before, not even to one that has committed and is
+/// not visible yet.
+async fn next_id(session: &Session) -> Result<u64, StreamError> {
+    let doing = "take a transaction id on the source";
+    let row = session
+        .query_one("select pg_catalog.pg_current_xact_id()::text::bigint", &[])
+        .await
+        .doing(doing)?;
+    let id: i64 = row.try_get(0).doing(doing)?;
+    Ok(id.unsigned_abs())
 }
 
 /// Where a reader of the log stands that has read all before `insert`. At the beginning of a page

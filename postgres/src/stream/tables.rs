@@ -549,15 +549,15 @@ fn identity_letter(identity: &ReplicaIdentity) -> char {
     }
 }
 
-/// The tables whose scope edge is a foreign key that the source enforces: none of its rows can
+/// The tables whose scope edge is a foreign key that the database enforces: none of its rows can
 /// have come before, or can outlive, the parent.
-async fn enforced_edges(
-    source: &Client,
+pub(crate) async fn enforced_edges(
+    client: &Client,
     tables: &[&Configured],
     catalog: &Catalog,
 ) -> Result<BTreeSet<TableName>, Error> {
-    let doing = "read the source's foreign keys";
-    let rows = source
+    let doing = "read the foreign keys";
+    let rows = client
         .query(
             "select c.conrelid, c.confrelid, a.attname
              from pg_catalog.pg_constraint c

@@ -202,15 +202,24 @@ impl Writer<'_> {
     async fn upsert(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
         if table.is_parent() {
             let key = new_key(table, change)?;
-            if self.membership.has_departed(change.table, &key[0]) {
-                self.delete_subtrees().await?;
-            }
+            self.come_back(change.table, &key[0]).await?;
         }
         let values = change.new.iter().flatten().map(Param::from).collect();
         let taken = Missing::Fatal(Reason::KeyTakenByOtherTenant);
         self.write(table, change, Verb::Upsert, values, taken)
             .await?;
         self.grow(table, change)
+    }
+
+    /// A parent's key left in this transaction and is used again. What hung on it goes; and since a
+    /// deferrable foreign key lets children wait for the key's return, what hangs on it is wanted.
+    async fn come_back(&mut self, parent: TableIndex, id: &[u8]) -> Result<(), StreamError> {
+        if !self.membership.has_departed(parent, id) {
+            return Ok(());
+        }
+        self.delete_subtrees().await?;
+        let id = String::from_utf8_lossy(id).into_owned();
+        self.so_far.wanted.subtree(self.tables, parent, id)
     }
 
     /// What the row's coming means for the membership.
@@ -306,9 +315,10 @@ impl Writer<'_> {
         row: Row,
     ) -> Result<(), StreamError> {
         let missing = Missing::Fatal(Reason::RowMissing);
+        let (old, new) = (old_key(table, change)?, new_key(table, change)?);
+        self.come_back(change.table, &new[0]).await?;
         self.set(table, change, Operation::Rekey, row, missing)
             .await?;
-        let (old, new) = (old_key(table, change)?, new_key(table, change)?);
         self.membership.depart(change.table, &old[0]);
         self.note_left_behind(table, change.table, &old[0]);
         self.membership.insert(change.table, &new[0]);

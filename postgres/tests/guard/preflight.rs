@@ -422,6 +422,14 @@ async fn what_is_taken_on_the_sink_is_found() {
             "unique-value-taken",
             Refuse,
         ),
+        // Nobody's on the sink, until a group of this id arrives.
+        (
+            Sink,
+            "alter table event drop constraint event_group_id_fkey;
+            insert into event (id, group_id) values (77, 1000001)",
+            "strays-on-sink",
+            Refuse,
+        ),
     ])
     .await;
 }

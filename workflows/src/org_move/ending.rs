@@ -47,6 +47,7 @@ pub(super) async fn after_flip(
     close_tails(ctx, plan)
         .await
         .map_err(Stopped::into_termination)?;
+    ctx.state_mut(|s| s.tails_closed = true);
     let mut policy = plan.input.eviction;
     loop {
         let request = time_to_evict(ctx, policy).await;
@@ -129,6 +130,7 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
         move_id: plan.move_id,
         accept_late_changes: request.accept_late_changes,
         accept_newer_rows: request.accept_newer_rows,
+        asked_at: ctx.state(|s| s.evict_asked_at),
     };
     let begun = call(ctx, MoveApi::begin_evict, begin, unhurried(plan)).await?;
     if !begun.refusals.is_empty() {

@@ -16,6 +16,11 @@ use crate::input::{CutOver, CutOverPolicy};
 /// may not be much longer.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// The longest rest between two tries of a move that cuts over by itself. Rests double up to it: a
+/// copy of days must not fill the workflow's history, nor a difference that stays fence the
+/// organization again and again.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+
 /// Why a paused move does not cut over.
 const PAUSED: &str = "paused: resume it first";
 
@@ -30,6 +35,7 @@ enum Attempt {
 
 /// Serves requests to cut over until one flips or the move is interrupted.
 pub(super) async fn run(ctx: &Ctx, plan: &Plan) -> Verdict {
+    let mut pause = LOOK;
     loop {
         let Some(request) = next_request(ctx, plan).await else {
             return verdict_of_interruption(ctx);
@@ -44,7 +50,8 @@ pub(super) async fn run(ctx: &Ctx, plan: &Plan) -> Verdict {
             return verdict;
         }
         if plan.input.cut_over == CutOverPolicy::Auto {
-            rest(ctx).await;
+            rest(ctx, pause).await;
+            pause = (pause * 2).min(LONGEST_REST);
         }
     }
 }
@@ -68,9 +75,9 @@ async fn next_request(ctx: &Ctx, plan: &Plan) -> Option<CutOver> {
 }
 
 /// Between two tries of a move that cuts over by itself.
-async fn rest(ctx: &Ctx) {
+async fn rest(ctx: &Ctx, pause: Duration) {
     let token = WorkflowCancellationToken::new();
-    let mut pause = Box::pin(ctx.timer(step::timer(LOOK, token.clone())));
+    let mut pause = Box::pin(ctx.timer(step::timer(pause, token.clone())));
     let mut interruption = Box::pin(step::interrupted(ctx).fuse());
     select! {
         _ = pause => {}
