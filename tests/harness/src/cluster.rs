@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -307,7 +307,16 @@ impl Cluster {
     /// When it does not start; the message ends with the server's log.
     pub async fn restart(&self) -> Result<()> {
         self.stop().await?;
-        self.launch().await
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            match self.launch().await {
+                // A backend that was killed may not have let its memory go yet.
+                Err(error) if is_held(&error) && Instant::now() < give_up => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                started => return started,
+            }
+        }
     }
 
     /// Halts every process of the server where it stands: connections stay open, nothing answers.
@@ -471,4 +480,9 @@ fn children(parent: Pid) -> Result<Vec<Pid>> {
         }
     }
     Ok(found)
+}
+
+/// Whether a server did not start because processes of an earlier one are still there.
+fn is_held(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("pre-existing shared memory block")
 }
