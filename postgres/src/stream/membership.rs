@@ -266,6 +266,12 @@ impl Membership {
         })
     }
 
+    /// Whether a parent of the table left in this transaction and its children still stand.
+    pub(super) fn has_any_departed(&self, table: TableIndex) -> bool {
+        let parent = self.parents[table].as_ref();
+        parent.is_some_and(|parent| !parent.departed.is_empty())
+    }
+
     /// How many parents have left whose children still stand.
     pub(super) fn departed_total(&self) -> usize {
         let parents = self.parents.iter().flatten();

@@ -124,6 +124,9 @@ impl Writer<'_> {
 
     async fn change(&mut self, change: &Change) -> Result<(), StreamError> {
         let table = &self.tables.all[change.table];
+        if self.has_left_above(table) {
+            self.delete_subtrees().await?;
+        }
         let case = change.case(table, self.membership);
         let action = case.decide();
         if case.after == After::Out {
@@ -152,6 +155,24 @@ impl Writer<'_> {
             Action::Fatal(reason) => return Err(table.finding(reason)),
         }
         Ok(())
+    }
+
+    /// Whether a row left in this transaction from which the table's own parents may hang. They count
+    /// as the organization's until what hangs on it is deleted, and no row of theirs on the sink
+    /// says so any more.
+    fn has_left_above(&self, table: &Table) -> bool {
+        let parent_of = |table: &Table| match table.tie {
+            Tie::Within { parent, .. } => Some(parent),
+            Tie::Fixed { .. } => None,
+        };
+        let mut above = parent_of(table);
+        while let Some(grandparent) = above.and_then(|at| parent_of(&self.tables.all[at])) {
+            if self.membership.has_any_departed(grandparent) {
+                return true;
+            }
+            above = Some(grandparent);
+        }
+        false
     }
 
     /// A parent is new under its key. What was passed over because it lacked this parent is wanted;

@@ -210,6 +210,29 @@ async fn a_child_committed_before_its_parent_arrives_with_it() {
     assert_eq!(on_sink(&world, "post where id = 1980").await, 1);
 }
 
+/// Guards promise 1: what hangs on a parent farther up left with it, and is changed, or moved to
+/// another, by the same transaction.
+#[tokio::test]
+async fn a_row_whose_grandparent_left_may_still_be_changed_in_the_same_transaction() {
+    const OF_101: &str = "thread_id in (select id from thread where group_id = 101)";
+    let world = World::new().await;
+    world
+        .on_source("alter table reply replica identity full")
+        .await;
+    world
+        .follows(&[&format!(
+            "begin;
+             update \"group\" set project_id = 20 where id = 101;
+             update reply set body = 'after it left' where {OF_101};
+             update reply set thread_id = (select id from thread where group_id = 102 limit 1)
+               where id = (select min(id) from reply where {OF_101});
+             commit"
+        )])
+        .await;
+    assert_eq!(on_sink(&world, &format!("reply where {OF_101}")).await, 0);
+    assert!(on_sink(&world, "reply where body = 'after it left'").await > 0);
+}
+
 /// Guards promise 1: children that a changed key left behind are there again when the key comes back,
 /// also those that came while this mover was there.
 #[tokio::test]
