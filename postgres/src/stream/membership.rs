@@ -40,6 +40,9 @@ struct Parent {
     pending: IdSet,
     leaving: IdSet,
     departed: BTreeSet<String>,
+    /// Ids that left in this transaction and were not used again, whether or not their children still
+    /// stand.
+    gone: IdSet,
     early: BTreeSet<String>,
 }
 
@@ -51,6 +54,7 @@ impl Parent {
             pending: IdSet::new(kind),
             leaving: IdSet::new(kind),
             departed: BTreeSet::new(),
+            gone: IdSet::new(kind),
             early: BTreeSet::new(),
         }
     }
@@ -181,7 +185,19 @@ impl Membership {
         if let Some(parent) = &mut self.parents[table] {
             parent.ids.remove(id);
             parent.departed.insert(text(id));
+            parent.gone.insert(id);
         }
+    }
+
+    /// Whether the parent's id left in this transaction, and is used again now.
+    pub(super) fn comes_back(&mut self, table: TableIndex, id: &[u8]) -> bool {
+        self.parents[table].as_mut().is_some_and(|parent| {
+            let gone = parent.gone.contains(id);
+            if gone {
+                parent.gone.remove(id);
+            }
+            gone
+        })
     }
 
     /// A parent went with its own parent.
@@ -292,6 +308,7 @@ impl Membership {
             parent.pending.clear();
             parent.leaving.clear();
             parent.departed.clear();
+            parent.gone.clear();
         }
     }
 

@@ -235,10 +235,12 @@ impl Writer<'_> {
     /// A parent's key left in this transaction and is used again. What hung on it goes; and since a
     /// deferrable foreign key lets children wait for the key's return, what hangs on it is wanted.
     async fn come_back(&mut self, parent: TableIndex, id: &[u8]) -> Result<(), StreamError> {
-        if !self.membership.has_departed(parent, id) {
+        if !self.membership.comes_back(parent, id) {
             return Ok(());
         }
-        self.delete_subtrees().await?;
+        if self.membership.has_departed(parent, id) {
+            self.delete_subtrees().await?;
+        }
         let id = String::from_utf8_lossy(id).into_owned();
         self.so_far.wanted.subtree(self.tables, parent, id)
     }

@@ -372,6 +372,40 @@ async fn children_that_wait_for_a_key_to_come_back_stay() {
     );
 }
 
+/// Guards promise 1: the same where a change further down comes in between.
+#[tokio::test]
+async fn a_subtree_that_waits_for_a_key_to_come_back_stays() {
+    let world = World::new().await;
+    world
+        .on_source(
+            "alter table event drop constraint event_group_id_fkey;
+             alter table event add foreign key (group_id) references \"group\"
+               deferrable initially deferred;
+             alter table thread drop constraint thread_group_id_fkey;
+             alter table thread add foreign key (group_id) references \"group\"
+               deferrable initially deferred",
+        )
+        .await;
+    let below = "reply r join thread t on r.thread_id = t.id where t.group_id = 104";
+    let thread = "'00000000-0000-4000-8000-00000000aaaa'";
+    world
+        .follows(&[&format!(
+            "insert into thread values ({thread}, 104, 't');
+             insert into reply values ('1-a', {thread}, 'stays')"
+        )])
+        .await;
+    let stay = on_sink(&world, below).await;
+    assert!(stay > 0);
+    world
+        .follows(&["begin; delete from \"group\" where id = 104;
+             update reply set body = 'in between'
+               where thread_id in (select id from thread where group_id = 104);
+             insert into \"group\" (id, project_id, title) overriding system value
+               values (104, 10, 'again'); commit"])
+        .await;
+    assert_eq!(on_sink(&world, below).await, stay);
+}
+
 /// Guards promise 1: keys handed on in one transaction take along the children that cascade.
 #[tokio::test]
 async fn keys_that_are_handed_on_take_their_children_along() {
