@@ -30,8 +30,8 @@ pub fn unit_order(graph: &Graph) -> Vec<StoreName> {
     // Nothing but the root's own unit may come after it.
     let before_root = (0..stores.len()).filter(|at| Some(*at) != root);
     references.retain(|(from, _)| Some(*from) != root);
-    references.extend(before_root.filter_map(|at| root.map(|root| (at, root))));
-    referencing_first(stores.len(), &references, &BTreeSet::new())
+    let root_last = before_root.filter_map(|at| root.map(|root| (at, root)));
+    referencing_first(stores.len(), &references, &root_last.collect())
         .into_iter()
         .map(|at| stores[at].clone())
         .collect()
@@ -185,5 +185,27 @@ relationships:
         let graph = monarch_config::manifest_from_str("manifest.yaml", manifest).unwrap();
         let order: Vec<String> = unit_order(&graph).iter().map(ToString::to_string).collect();
         assert_eq!(order, ["notes", "events", "main"]);
+    }
+
+    /// Guards promise 7: two stores whose tables scope each other's must not send the root's first,
+    /// where what still references the organization would forbid its deletion.
+    #[test]
+    fn units_in_a_circle_go_before_the_roots() {
+        let manifest = "
+root: org
+stores:
+  main: {type: postgres}
+  events: {type: postgres}
+  notes: {type: postgres}
+relationships:
+  org: {store: main, primary_key: [id]}
+  tag: {store: events, primary_key: [id], static: true, refs: {org_id: {parent: org}}}
+  pad: {store: notes, primary_key: [id], static: true, refs: {org_id: {parent: org}}}
+  event: {store: events, primary_key: [id], refs: {pad_id: {parent: pad}}}
+  note: {store: notes, primary_key: [id], refs: {tag_id: {parent: tag}}}
+";
+        let graph = monarch_config::manifest_from_str("manifest.yaml", manifest).unwrap();
+        let order: Vec<String> = unit_order(&graph).iter().map(ToString::to_string).collect();
+        assert_eq!(order, ["events", "notes", "main"]);
     }
 }
