@@ -35,6 +35,7 @@ mod seal;
 mod snapshot;
 mod stream;
 pub mod sweep;
+mod verification;
 mod verify;
 mod vitals;
 mod world;

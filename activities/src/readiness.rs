@@ -2,7 +2,7 @@
 //! anything changes.
 
 use jiff::{SignedDuration, Timestamp};
-use monarch_ledger::Unit;
+use monarch_ledger::{Unit, Verdict, Verification};
 use monarch_model::{Phase, UnitStatus};
 use monarch_postgres::drain;
 use monarch_workflows::contract::{ReadinessInput, ReadinessOutput};
@@ -35,8 +35,11 @@ pub(crate) async fn run(
         );
     }
     let now = Timestamp::now();
+    let verifications = world.ledger.newest_verifications(case.of.id).await?;
     for unit in world.ledger.units(case.of.id).await? {
         let store = &unit.store;
+        let newest = verifications.iter().find(|newest| newest.store == *store);
+        refusals.extend(newest.and_then(|newest| difference(newest, &unit)));
         let reasons = judge(unit.status, unit.heartbeat_at, unit.stream.lag_bytes, now);
         refusals.extend(reasons.into_iter().map(|why| format!("{store}: {why}")));
         let slot = vitals.during("the slots", slot_fault(&case, &unit)).await?;
@@ -78,6 +81,19 @@ fn judge(
         Some(_) => {}
     }
     reasons
+}
+
+/// What the unit's newest verification found wrong with the copy that counts.
+fn difference(newest: &Verification, unit: &Unit) -> Option<String> {
+    let of_this_copy = newest.ended_at > unit.copied_at;
+    let differs = newest.outcome == Some(Verdict::Differs);
+    (of_this_copy && differs).then(|| {
+        format!(
+            "{}: verification {} found that both sides differ; see `monarch move events`, and \
+             verify again when that is explained",
+            unit.store, newest.number
+        )
+    })
 }
 
 /// Why the unit's slot cannot be relied on, as its server knows it.

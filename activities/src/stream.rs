@@ -19,7 +19,7 @@ use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool,
 use monarch_workflows::contract::{StreamOutput, UnitRef};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Fault;
@@ -27,6 +27,7 @@ use crate::reporting::{beating, tell_ledger};
 use crate::retained_log::RetainedLog;
 use crate::schema;
 use crate::snapshot::{SEQUENCE_HEADROOM, still_mine};
+use crate::verification;
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -103,8 +104,10 @@ pub(crate) async fn run(
     );
     let job = job(&place, epoch, &known)?;
     let mut observer = Leave(leave);
+    // One comparison at a time.
+    let (mover, asked) = mpsc::channel(1);
     let streaming = Box::pin(async {
-        match stream::run(&job, &mut observer, &cancel).await {
+        match stream::run(&job, &mut observer, asked, &cancel).await {
             Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
             Err(error) => {
                 leave_nothing(&place, epoch).await?;
@@ -122,6 +125,7 @@ pub(crate) async fn run(
             changed = Box::pin(schema::until_changed(&place)) => Err(changed),
             spent = Box::pin(retained.until_spent()) => Err(spent),
             never = Box::pin(keep_sequences_ahead(&place)) => match never? {},
+            never = Box::pin(verification::answer_all(&place, epoch, mover)) => match never {},
         }
     };
     let done = beating(&vitals, progress, &cancel, work).await;

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 
 use monarch_model::TableName;
+use monarch_postgres::Session;
 use monarch_postgres::catalog::Catalog;
 use monarch_postgres::scope::Scope;
 use monarch_postgres::verify::{self, Digests, Outcome, Subject};
 use monarch_workflows::contract::{MoveRef, VerifyOutput};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::Fault;
@@ -34,17 +36,10 @@ pub(crate) async fn run(
     let mut differences = Vec::new();
     for (place, (source, sink)) in places.iter().zip(sides) {
         let store = &place.unit.store;
-        let comparison = verify::compare(&source, &sink);
-        let differing = comparison.differing();
-        differences.extend(
-            differing.map(|(table, outcome)| format!("{store}: {table} {}", told(outcome))),
-        );
-        let detail = json!({
-            "equal": comparison.is_equal(),
-            "source": { "rows": source.rows(), "sha256": source.sha256() },
-            "sink": { "rows": sink.rows(), "sha256": sink.sha256() },
-            "tables": source.0.len(),
-        });
+        let compared = Compared::new(&source, &sink);
+        let differing = compared.differences.iter();
+        differences.extend(differing.map(|told| format!("{store}: {told}")));
+        let detail = json!(compared);
         world
             .ledger
             .note(case.of.id, Some(store), VERIFIED, detail)
@@ -58,6 +53,47 @@ pub(crate) async fn run(
         digest: all.sha256(),
         differences,
     })
+}
+
+/// What a unit's two sides came to, as the journal keeps it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Compared {
+    equal: bool,
+    source: Side,
+    sink: Side,
+    tables: usize,
+    /// Each table that differs, and how.
+    differences: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Side {
+    rows: u64,
+    sha256: String,
+}
+
+impl Compared {
+    pub(crate) fn new(source: &Digests, sink: &Digests) -> Self {
+        let side = |digests: &Digests| Side {
+            rows: digests.rows(),
+            sha256: digests.sha256(),
+        };
+        let comparison = verify::compare(source, sink);
+        let differing = comparison.differing();
+        Self {
+            equal: comparison.is_equal(),
+            source: side(source),
+            sink: side(sink),
+            tables: source.0.len(),
+            differences: differing
+                .map(|(table, outcome)| format!("{table} {}", told(outcome)))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn is_equal(&self) -> bool {
+        self.equal
+    }
 }
 
 /// How a table differs, in counts: what differs is a row's value.
@@ -83,17 +119,36 @@ fn told(outcome: &Outcome) -> String {
 async fn both_sides(place: &Place<'_>) -> Result<(Digests, Digests), Fault> {
     let mut source = place.source_session(Caller::Watcher).await?;
     let mut sink = place.sink_session(Caller::Watcher).await?;
-    let (ours, theirs) = (place.catalog(&source).await?, place.catalog(&sink).await?);
-    schema::check(place, &ours).await?;
-    let source_subjects = subjects(place, &ours, &theirs, &place.scope(&ours)?)?;
-    let sink_subjects = subjects(place, &ours, &theirs, &place.scope(&theirs)?)?;
+    let subjects = Subjects::of(place, &source, &sink).await?;
     let mut nobody = |_: &TableName, _: u64| {};
     let mut nobody_either = |_: &TableName, _: u64| {};
     let (source, sink) = tokio::try_join!(
-        verify::digest(&mut source, &source_subjects, &mut nobody),
-        verify::digest(&mut sink, &sink_subjects, &mut nobody_either),
+        verify::digest(&mut source, &subjects.source, &mut nobody),
+        verify::digest(&mut sink, &subjects.sink, &mut nobody_either),
     )?;
     Ok((source, sink))
+}
+
+/// What is compared of a unit, on either side.
+pub(crate) struct Subjects {
+    pub(crate) source: Vec<Subject>,
+    pub(crate) sink: Vec<Subject>,
+}
+
+impl Subjects {
+    /// Reads the catalogs of both sides, and fails by name if the source's tables have changed.
+    pub(crate) async fn of(
+        place: &Place<'_>,
+        source: &Session,
+        sink: &Session,
+    ) -> Result<Self, Fault> {
+        let (ours, theirs) = (place.catalog(source).await?, place.catalog(sink).await?);
+        schema::check(place, &ours).await?;
+        Ok(Self {
+            source: subjects(place, &ours, &theirs, &place.scope(&ours)?)?,
+            sink: subjects(place, &ours, &theirs, &place.scope(&theirs)?)?,
+        })
+    }
 }
 
 /// What is compared of each table: the columns that both sides have, and the organization's rows.

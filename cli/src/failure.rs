@@ -124,7 +124,8 @@ impl From<LedgerError> for Failure {
         match error {
             LedgerError::NotInitialised
             | LedgerError::SchemaTooOld { .. }
-            | LedgerError::SchemaTooNew { .. } => Self::not_ready(said),
+            | LedgerError::SchemaTooNew { .. }
+            | LedgerError::NotStreaming { .. } => Self::not_ready(said),
             _ if error.is_transient() => Self::unreachable(said)
                 .advising("check `ledger.dsn` in the fleet and that it is up"),
             LedgerError::Database { .. } => Self::failed(said)

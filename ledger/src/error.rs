@@ -121,6 +121,18 @@ pub enum LedgerError {
         /// Where the move stands.
         phase: Phase,
     },
+    /// Both sides are compared while a unit streams and its move is active.
+    #[error("store {store} is {status} and move {move_id} is {phase}: it cannot be verified now")]
+    NotStreaming {
+        /// The move.
+        move_id: MoveId,
+        /// The unit's store.
+        store: StoreName,
+        /// Where the move stands.
+        phase: Phase,
+        /// Where the unit stands.
+        status: UnitStatus,
+    },
     /// A slot's name carries the epoch that made it, so a copy that begins over needs a new one.
     #[error("store {store} is {status} under slot {slot}: to copy again, take the next epoch")]
     CopyNeedsEpoch {

@@ -33,6 +33,7 @@ mod records;
 mod register;
 mod schema;
 mod units;
+mod verifications;
 
 pub use blobs::{
     BlobChoice, BlobCopy, BlobCounts, BlobCursor, BlobMark, BlobOutcome, BlobPage, BlobRecord,
@@ -48,3 +49,4 @@ pub use records::{Move, SweepCandidate, Unit, UnitError};
 pub use register::{NewMove, Registration};
 pub use schema::{SCHEMA_VERSION, worker_grants};
 pub use units::Purpose;
+pub use verifications::{Answer, Verdict, Verification};

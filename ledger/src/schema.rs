@@ -11,6 +11,10 @@ use crate::error::LedgerError;
 const MIGRATIONS: &[(&str, &str)] = &[
     ("ledger", include_str!("../migrations/0001_ledger.sql")),
     ("blobs", include_str!("../migrations/0002_blobs.sql")),
+    (
+        "verifications",
+        include_str!("../migrations/0003_verifications.sql"),
+    ),
 ];
 
 /// The schema version that this program reads and writes.
@@ -29,7 +33,7 @@ pub fn worker_grants(role: &str) -> String {
         "grant usage on schema monarch_ledger to {role};\n\
          grant select on all tables in schema monarch_ledger to {role};\n\
          grant insert, update on monarch_ledger.move, monarch_ledger.move_unit,\n    \
-             monarch_ledger.blob_key to {role};\n\
+             monarch_ledger.blob_key, monarch_ledger.verification to {role};\n\
          grant insert on monarch_ledger.move_spine, monarch_ledger.move_event to {role};\n"
     )
 }

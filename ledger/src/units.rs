@@ -77,8 +77,8 @@ impl fmt::Display for Purpose {
 }
 
 /// A unit whose row is locked.
-struct Held {
-    status: UnitStatus,
+pub(crate) struct Held {
+    pub(crate) status: UnitStatus,
     epoch: Epoch,
     slot_prefix: String,
     slot: Option<String>,
@@ -292,7 +292,7 @@ const BEGIN_COPY: &str = "
            barrier_nonce = null, barrier_lsn = null
      where move_id = $1 and store = $2";
 
-async fn lock_unit(
+pub(crate) async fn lock_unit(
     tx: &Transaction<'_>,
     move_id: MoveId,
     store: &StoreName,

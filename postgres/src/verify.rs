@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use monarch_model::TableName;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio_postgres::{IsolationLevel, Transaction};
+use tokio_postgres::{GenericClient, IsolationLevel};
 
 use crate::catalog::Relation;
 use crate::sql::{qualified, quote_ident};
@@ -99,33 +99,43 @@ pub async fn digest(
         .start()
         .await
         .doing(doing)?;
-    let utf8 = is_utf8(&tx).await.doing(doing)?;
-    let mut digests = Digests::default();
-    for subject in subjects {
-        let digest = digest_table(&tx, subject, utf8)
-            .await
-            .doing(format!("digest table {}", subject.table))?;
-        progress(&subject.table, digest.rows);
-        digests.0.insert(subject.table.clone(), digest);
-    }
+    let digests = digest_in(&tx, subjects, progress).await?;
     // Nothing was written: whether the end of the transaction is heard of does not matter.
     let _ = tx.rollback().await;
     Ok(digests)
 }
 
-async fn is_utf8(tx: &Transaction<'_>) -> std::result::Result<bool, tokio_postgres::Error> {
-    let row = tx
+/// The same, in the snapshot of the transaction that `client` is in.
+pub async fn digest_in(
+    client: &impl GenericClient,
+    subjects: &[Subject],
+    progress: &mut (dyn FnMut(&TableName, u64) + Send),
+) -> Result<Digests> {
+    let utf8 = is_utf8(client).await.doing("open a snapshot to verify")?;
+    let mut digests = Digests::default();
+    for subject in subjects {
+        let digest = digest_table(client, subject, utf8)
+            .await
+            .doing(format!("digest table {}", subject.table))?;
+        progress(&subject.table, digest.rows);
+        digests.0.insert(subject.table.clone(), digest);
+    }
+    Ok(digests)
+}
+
+async fn is_utf8(client: &impl GenericClient) -> std::result::Result<bool, tokio_postgres::Error> {
+    let row = client
         .query_one("select current_setting('server_encoding') = 'UTF8'", &[])
         .await?;
     row.try_get(0)
 }
 
 async fn digest_table(
-    tx: &Transaction<'_>,
+    client: &impl GenericClient,
     subject: &Subject,
     utf8: bool,
 ) -> std::result::Result<TableDigest, tokio_postgres::Error> {
-    let row = tx.query_one(&digest_sql(subject, utf8), &[]).await?;
+    let row = client.query_one(&digest_sql(subject, utf8), &[]).await?;
     let rows: i64 = row.try_get(0)?;
     Ok(TableDigest {
         rows: rows.unsigned_abs(),

@@ -11,6 +11,7 @@ mod pause;
 mod resume;
 mod start;
 mod status;
+mod verify;
 mod watch;
 
 use clap::Subcommand;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     List(list::Arguments),
     /// Prints the journal of a move
     Events(events::Arguments),
+    /// Compares both sides while the stores stream
+    Verify(verify::Arguments),
     /// Cuts over: drains, verifies, flips the routing
     CutOver(cut_over::Arguments),
     /// Stops the movers; slots are kept and go on holding log
@@ -54,6 +57,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         Command::Watch(arguments) => Box::pin(watch::run(&arguments, context)).await,
         Command::List(arguments) => list::run(&arguments, context).await,
         Command::Events(arguments) => events::run(&arguments, context).await,
+        Command::Verify(arguments) => verify::run(&arguments, context).await,
         Command::CutOver(arguments) => Box::pin(cut_over::run(&arguments, context)).await,
         Command::Pause(arguments) => Box::pin(pause::run(&arguments, context)).await,
         Command::Resume(arguments) => Box::pin(resume::run(&arguments, context)).await,

@@ -12,3 +12,4 @@ mod queries;
 mod register;
 mod schema;
 mod units;
+mod verifications;

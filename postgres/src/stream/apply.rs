@@ -17,6 +17,7 @@ use std::sync::Arc;
 use monarch_model::{Epoch, Lsn};
 use tokio_postgres::Statement;
 
+use super::alignment::{Alignment, aligned};
 use super::assemble::SourceTransaction;
 use super::error::StreamError;
 use super::event::{Event, read_event};
@@ -53,6 +54,15 @@ pub(super) struct Applied {
     pub(super) recorded: bool,
 }
 
+/// Up to where a sink transaction goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// To the group's end, or to where what it wants was fetched.
+    AsWanted,
+    /// To what a snapshot of the source sees, which is kept.
+    Moment,
+}
+
 /// Writes a unit's changes to its sink.
 pub(super) struct Applier {
     pub(super) unit: Unit,
@@ -85,7 +95,7 @@ impl Applier {
             foreign += 1;
         }
         if foreign < group.transactions.len() {
-            return Box::pin(self.write(group, foreign, intake, seen)).await;
+            return Box::pin(self.write(group, foreign, End::AsWanted, intake, seen)).await;
         }
         Ok(Applied {
             position: group.end(),
@@ -130,11 +140,35 @@ impl Applier {
         Ok(foreign)
     }
 
+    /// Brings the sink to a state of the source that can be read on both, and answers with it. All
+    /// up to `stands` is written.
+    pub(super) async fn align(
+        &mut self,
+        alignment: Alignment,
+        stands: Lsn,
+        intake: &mut Intake,
+        seen: &(dyn Fn() + Sync),
+    ) -> Result<Applied, StreamError> {
+        let Alignment {
+            source,
+            sink,
+            reply,
+        } = alignment;
+        let own = self.primary.lend(source).await?;
+        let group = Group::quiet(stands);
+        let applied = Box::pin(self.write(group, 0, End::Moment, intake, seen)).await?;
+        let source = self.primary.take_back(own)?;
+        // Who asked may have gone: then both sessions end here.
+        let _ = reply.send(aligned(source, sink, applied.position).await);
+        Ok(applied)
+    }
+
     /// Writes the transactions of `group` behind the first `foreign` ones.
     async fn write(
         &mut self,
         group: Group,
         foreign: usize,
+        end: End,
         intake: &mut Intake,
         seen: &(dyn Fn() + Sync),
     ) -> Result<Applied, StreamError> {
@@ -164,15 +198,19 @@ impl Applier {
         }
         writer.settle().await?;
         writer.look().await?;
-        if !writer.so_far.wanted.is_empty() {
+        let wanting = !writer.so_far.wanted.is_empty();
+        if wanting || end == End::Moment {
             // What was told of a quiet stretch behind the group is not told again.
             let from = applied.position.max(group.quiet);
             // Its share of the queue is needed for what comes.
             drop(group);
             let reached = stretch::fetch_behind(&mut writer, intake, from).await?;
+            if end == End::AsWanted {
+                writer.primary.let_go().await?;
+            }
             applied.position = reached.position;
             applied.transactions += reached.transactions;
-            applied.fetches = 1;
+            applied.fetches = u64::from(wanting);
         }
         let SoFar {
             changes,

@@ -37,6 +37,15 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// No transaction, and nothing before `position` that is not written.
+    pub(super) fn quiet(position: Lsn) -> Self {
+        Self {
+            transactions: Vec::new(),
+            _room: Vec::new(),
+            quiet: position,
+        }
+    }
+
     /// Where the last of its transactions ends.
     pub(super) fn end(&self) -> Lsn {
         self.transactions
@@ -70,11 +79,7 @@ impl Intake {
 
     /// `first` and what is there behind it, within the bounds of a group.
     pub(super) fn gather(&mut self, first: Incoming) -> Group {
-        let mut group = Group {
-            transactions: Vec::new(),
-            _room: Vec::new(),
-            quiet: Lsn::default(),
-        };
+        let mut group = Group::quiet(Lsn::default());
         let mut bytes = 0;
         let mut next = Some(first);
         while let Some(incoming) = next {

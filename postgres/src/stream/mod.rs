@@ -13,8 +13,11 @@
 //! 5. the sink transaction moves the unit's position with its last statement; once it is durable,
 //!    the mover acknowledges it.
 //!
+//! Who wants to compare both sides meanwhile asks the mover for an [`Alignment`].
+//!
 //! After the seal nothing is written any more: [`read_tail`] reads what is left and counts it.
 
+mod alignment;
 mod apply;
 mod assemble;
 mod change;
@@ -45,6 +48,7 @@ use std::sync::Arc;
 use monarch_config::Graph;
 use monarch_model::{Epoch, Lsn, names};
 
+pub use alignment::{Aligned, Alignment};
 pub use decision::{
     Action, After, Before, ChildEdges, Missing, Operation, Reason, Role, Row, Standing, Telling,
     decide, is, was,

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::alignment::Alignment;
 use super::apply::{Applied, Applier};
 use super::assemble::{Assembler, SourceTransaction};
 use super::error::StreamError;
@@ -56,7 +57,7 @@ enum Outgoing {
 }
 
 /// Moves changes until `cancel`: then what is under way is given up and comes again. Returns where
-/// it stood.
+/// it stood. Aligns both sides when it is `asked` to; whoever never will drops the sender.
 ///
 /// # Errors
 ///
@@ -64,12 +65,13 @@ enum Outgoing {
 pub async fn run(
     job: &Job,
     observer: &mut dyn Observer,
+    asked: mpsc::Receiver<Alignment>,
     cancel: &CancellationToken,
 ) -> Result<Report, StreamError> {
     tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(Report::default()),
-        started = Box::pin(start(job)) => {
+        started = Box::pin(start(job, asked)) => {
             let mut mover = started?;
             let result = mover.go_on(observer, cancel).await;
             mover.stop(result.is_ok()).await;
@@ -78,7 +80,7 @@ pub async fn run(
     }
 }
 
-async fn start(job: &Job) -> Result<Mover, StreamError> {
+async fn start(job: &Job, asked: mpsc::Receiver<Alignment>) -> Result<Mover, StreamError> {
     let application = job.unit.application(job.epoch);
     let writer = SessionPurpose::writer(application.clone());
     let reader = SessionPurpose::reader(application.clone());
@@ -121,7 +123,7 @@ async fn start(job: &Job) -> Result<Mover, StreamError> {
         sink: standing.sink,
         ..Report::default()
     };
-    Ok(Mover::new(job, stream, tables, applier, report))
+    Ok(Mover::new(job, stream, applier, asked, report))
 }
 
 /// A running mover.
@@ -150,20 +152,25 @@ impl Mover {
     fn new(
         job: &Job,
         stream: ReplicationStream,
-        tables: Arc<Tables>,
         applier: Applier,
+        asked: mpsc::Receiver<Alignment>,
         report: Report,
     ) -> Self {
         let position = report.acknowledged;
+        let tables = Arc::clone(&applier.tables);
         let (queue, incoming) = mpsc::channel(2 * QUEUE_KIB);
         let (outgoing, results) = mpsc::unbounded_channel();
         let seen = Arc::new(AtomicU64::new(0));
         let mut writing = JoinSet::new();
+        let intake = Intake::new(incoming);
         writing.spawn(write(
             applier,
-            incoming,
-            outgoing,
-            Arc::clone(&seen),
+            intake,
+            asked,
+            Outlet {
+                outgoing,
+                seen: Arc::clone(&seen),
+            },
             position,
         ));
         Self {
@@ -352,18 +359,31 @@ fn ended_early(
     }
 }
 
-/// Writes what comes, in groups, until nothing more can come.
-async fn write(
-    mut applier: Applier,
-    incoming: mpsc::Receiver<Incoming>,
+/// What the task that writes tells the other.
+struct Outlet {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     seen: Arc<AtomicU64>,
+}
+
+impl Outlet {
+    fn tell(&self, news: Outgoing) {
+        // The other one may have ended; this one is then ended by it.
+        let _ = self.outgoing.send(news);
+    }
+}
+
+/// Writes what comes, in groups, until nothing more can come. Between two groups it aligns both
+/// sides, if it is asked to.
+async fn write(
+    mut applier: Applier,
+    mut intake: Intake,
+    mut asked: mpsc::Receiver<Alignment>,
+    outlet: Outlet,
     position: Lsn,
 ) -> Result<(), StreamError> {
     let saw = || {
-        seen.fetch_add(1, Ordering::Relaxed);
+        outlet.seen.fetch_add(1, Ordering::Relaxed);
     };
-    let mut intake = Intake::new(incoming);
     let mut recorded = position;
     let mut stands = position;
     let mut record_at = Instant::now();
@@ -371,30 +391,40 @@ async fn write(
         if stands > recorded && Instant::now() >= record_at {
             applier.advance(stands).await?;
             recorded = stands;
-            let _ = outgoing.send(Outgoing::Recorded(recorded));
+            outlet.tell(Outgoing::Recorded(recorded));
         }
         if stands == recorded {
             record_at = record_at.max(Instant::now() + RECORD_EVERY);
         }
-        let next = match timeout_at(record_at, intake.next()).await {
-            Ok(Some(next)) => next,
-            Ok(None) => return Ok(()),
-            Err(_) => continue,
+        let mut quiet = Lsn::default();
+        let applied = tokio::select! {
+            Some(alignment) = asked.recv() => {
+                Some(applier.align(alignment, stands, &mut intake, &saw).await?)
+            }
+            next = timeout_at(record_at, intake.next()) => match next {
+                Ok(Some(next)) => {
+                    let group = intake.gather(next);
+                    quiet = group.quiet;
+                    match group.transactions.is_empty() {
+                        true => None,
+                        false => Some(applier.apply(group, &mut intake, &saw).await?),
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(_) => continue,
+            },
         };
-        let group = intake.gather(next);
-        let quiet = group.quiet;
-        if !group.transactions.is_empty() {
-            let applied = applier.apply(group, &mut intake, &saw).await?;
-            let _ = outgoing.send(Outgoing::Applied(applied));
+        if let Some(applied) = applied {
+            outlet.tell(Outgoing::Applied(applied));
             stands = stands.max(applied.position);
             if applied.recorded {
                 recorded = stands;
-                let _ = outgoing.send(Outgoing::Recorded(recorded));
+                outlet.tell(Outgoing::Recorded(recorded));
             }
         }
         if quiet > stands {
             stands = quiet;
-            let _ = outgoing.send(Outgoing::Passed(stands));
+            outlet.tell(Outgoing::Passed(stands));
         }
     }
 }

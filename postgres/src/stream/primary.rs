@@ -78,9 +78,7 @@ impl Primary {
             }
             self.session = Some(session);
         }
-        self.session.as_ref().ok_or_else(|| StreamError::Protocol {
-            what: "no session on the primary".to_owned(),
-        })
+        self.session.as_ref().ok_or_else(no_session)
     }
 
     /// Those of a parent's ids that a row of the source refers to that may have been there before
@@ -155,6 +153,18 @@ impl Primary {
         Ok(rows.doing(doing())?)
     }
 
+    /// Takes the next moment in another session on the same server; returns the one it stands in
+    /// for.
+    pub(super) async fn lend(&mut self, other: Session) -> Result<Option<Session>, StreamError> {
+        self.connect().await?;
+        Ok(self.session.replace(other))
+    }
+
+    /// Goes back to its own session; the other has the moment.
+    pub(super) fn take_back(&mut self, own: Option<Session>) -> Result<Session, StreamError> {
+        std::mem::replace(&mut self.session, own).ok_or_else(no_session)
+    }
+
     /// Lets the moment go.
     pub(super) async fn let_go(&mut self) -> Result<(), StreamError> {
         if let Some(session) = &self.session {
@@ -162,6 +172,12 @@ impl Primary {
             ended.doing("end reading on the source")?;
         }
         Ok(())
+    }
+}
+
+fn no_session() -> StreamError {
+    StreamError::Protocol {
+        what: "no session on the primary".to_owned(),
     }
 }
 

@@ -107,7 +107,7 @@ enum Seam {
 }
 
 /// Fetches what `writer` wants, and writes with it what leads up to the position that it is of.
-/// All up to `from` is written.
+/// All up to `from` is written. The snapshot is kept; it is the caller's to let go.
 pub(super) async fn fetch_behind(
     writer: &mut Writer<'_>,
     intake: &mut Intake,
@@ -125,7 +125,6 @@ pub(super) async fn fetch_behind(
                 writer.settle().await?;
                 writer.look().await?;
                 writer.fetch().await?;
-                writer.primary.let_go().await?;
                 return Ok(reached);
             }
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // also in what the tests share
 
+mod alignment;
 mod bulk;
 mod lifecycle;
 mod rows;

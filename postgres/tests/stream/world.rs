@@ -15,9 +15,11 @@ use monarch_postgres::sink::{self, TakeOver};
 use monarch_postgres::slot::Making;
 use monarch_postgres::snapshot;
 use monarch_postgres::spine::{self, Spine};
-use monarch_postgres::stream::{self, Job, Observer, Reason, Report, Spool, StreamError};
-use monarch_postgres::{ConnectOptions, SessionPurpose, Unit, drain, publication};
-use tokio::sync::watch;
+use monarch_postgres::stream::{
+    self, Aligned, Alignment, Job, Observer, Reason, Report, Spool, StreamError,
+};
+use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, drain, publication};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -175,9 +177,12 @@ pub(crate) struct World {
 /// A mover under way.
 pub(crate) struct Mover {
     cancel: CancellationToken,
+    pub(crate) ask: mpsc::Sender<Alignment>,
     reports: watch::Receiver<Report>,
     running: JoinHandle<Result<Report, StreamError>>,
 }
+
+type Answer = Result<Aligned, monarch_postgres::Error>;
 
 struct Watching(watch::Sender<Report>);
 
@@ -402,13 +407,37 @@ impl World {
         let (sender, reports) = watch::channel(Report::default());
         let cancel = CancellationToken::new();
         let (job, stop) = (self.job.clone(), cancel.clone());
+        let (ask, asked) = mpsc::channel(1);
         let running =
-            tokio::spawn(async move { stream::run(&job, &mut Watching(sender), &stop).await });
+            tokio::spawn(
+                async move { stream::run(&job, &mut Watching(sender), asked, &stop).await },
+            );
         Mover {
             cancel,
+            ask,
             reports,
             running,
         }
+    }
+
+    /// What a mover is asked to align, and where its answer comes.
+    pub(crate) async fn alignment(&self) -> (Alignment, oneshot::Receiver<Answer>) {
+        let reader = SessionPurpose::reader("stream test");
+        let source = Session::connect(&self.job.primary, &reader).await.unwrap();
+        let sink = Session::connect(&self.job.sink, &reader).await.unwrap();
+        Alignment::new(source, sink)
+    }
+
+    /// The organization's rows on both sides, as of one position that the mover brought them to.
+    pub(crate) async fn compared(&self, mover: &Mover) -> [BTreeMap<String, Vec<String>>; 2] {
+        let (alignment, answer) = self.alignment().await;
+        mover.ask.send(alignment).await.unwrap();
+        let both = answer.await.unwrap().unwrap();
+        for side in [&both.source, &both.sink] {
+            let path = "set local search_path = public";
+            side.batch_execute(path).await.unwrap();
+        }
+        [rows_of(&both.source, 1).await, rows_of(&both.sink, 1).await]
     }
 
     pub(crate) async fn on_source(&self, sql: &str) {

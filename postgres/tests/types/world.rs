@@ -20,7 +20,7 @@ use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::stream::{self, Job, Observer, Spool, StreamError};
 use monarch_postgres::verify::{self, Comparison, Digests, Subject};
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, drain, publication, slot};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::Client;
@@ -277,8 +277,11 @@ impl Move {
         let (sender, reports) = watch::channel(stream::Report::default());
         let cancel = CancellationToken::new();
         let (job, stop) = (self.job.clone(), cancel.clone());
+        let (_, nobody) = mpsc::channel(1);
         let running =
-            tokio::spawn(async move { stream::run(&job, &mut Watching(sender), &stop).await });
+            tokio::spawn(
+                async move { stream::run(&job, &mut Watching(sender), nobody, &stop).await },
+            );
         Mover {
             cancel,
             reports,

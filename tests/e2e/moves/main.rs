@@ -5,4 +5,5 @@ mod drained_again;
 mod paused;
 mod real_manifest;
 mod shared_out;
+mod verified;
 mod whole;

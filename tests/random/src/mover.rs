@@ -412,8 +412,9 @@ impl Carrying {
             told: Arc::clone(&self.told),
             before,
         };
+        let (_, nobody) = mpsc::channel(1);
         let mut running =
-            tokio::spawn(async move { stream::run(&job, &mut observer, &stopped).await });
+            tokio::spawn(async move { stream::run(&job, &mut observer, nobody, &stopped).await });
         let ended = tokio::select! {
             ended = &mut running => ended,
             Some(order) = orders.recv() => {

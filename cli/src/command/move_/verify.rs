@@ -1,0 +1,194 @@
+//! `monarch move verify`
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use jiff::Timestamp;
+use monarch_ledger::{Ledger, Move, Verdict, Verification};
+use monarch_model::{StoreName, UnitStatus};
+use serde_json::Value;
+
+use super::{find, none_such};
+use crate::args::Which;
+use crate::console::{self, lines, plain, table};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::units_of_measure::{count, duration};
+
+/// Both sides are read in full, each in one snapshot, on the source's primary and on the sink. It
+/// ends with 1 if anything differs, and readiness then refuses to cut over until a later
+/// verification finds both sides equal. An interrupted command takes nothing back: what was asked
+/// for is answered in the journal.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    /// Only this store; may be given several times
+    #[arg(long = "store", value_name = "STORE")]
+    stores: Vec<StoreName>,
+    /// How many seconds a store's mover may be silent
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+}
+
+/// Between two looks at the ledger.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
+    let ledger = context.ledger()?;
+    let of = find(&ledger, &arguments.which)
+        .await?
+        .ok_or_else(|| none_such(&arguments.which))?;
+    let stores = chosen(&ledger, &of, &arguments.stores).await?;
+    let mut asked = Vec::new();
+    for store in &stores {
+        asked.push((store, ledger.ask_verification(of.id, store).await?));
+    }
+    let patience = Duration::from_secs(arguments.timeout);
+    let mut ended = Vec::new();
+    for (store, number) in asked {
+        ended.push(answer(&ledger, &of, (store, number), patience).await?);
+    }
+    console::show(context.output(), &ended, |ended| text(ended))?;
+    let equal = |one: &Verification| one.outcome == Some(Verdict::Equal);
+    Ok(match ended.iter().all(equal) {
+        true => Exit::Done,
+        false => Exit::Failed,
+    })
+}
+
+/// The stores that were named, or all of the move; refused before anything is asked for if one of
+/// them is not streaming.
+async fn chosen(
+    ledger: &Ledger,
+    of: &Move,
+    named: &[StoreName],
+) -> Result<Vec<StoreName>, Failure> {
+    let units = ledger.units(of.id).await?;
+    let known = || {
+        let names: Vec<&str> = units.iter().map(|unit| unit.store.as_str()).collect();
+        names.join(", ")
+    };
+    let mut faults = Vec::new();
+    for name in named {
+        if !units.iter().any(|unit| unit.store == *name) {
+            faults.push(format!("the move has no store {name}; it has {}", known()));
+        }
+    }
+    let chosen = units
+        .iter()
+        .filter(|unit| named.is_empty() || named.contains(&unit.store));
+    for unit in chosen.clone() {
+        if unit.status != UnitStatus::Streaming {
+            faults.push(format!(
+                "{} is {}, and is verified while it streams",
+                unit.store, unit.status
+            ));
+        }
+    }
+    if faults.is_empty() {
+        Ok(chosen.map(|unit| unit.store.clone()).collect())
+    } else {
+        Err(Failure::not_ready(faults.join("; ")))
+    }
+}
+
+/// Waits for one to end: as long as it takes, while its mover is at work.
+async fn answer(
+    ledger: &Ledger,
+    of: &Move,
+    (store, number): (&StoreName, i32),
+    patience: Duration,
+) -> Result<Verification, Failure> {
+    let since = Instant::now();
+    loop {
+        let found = ledger.verification(of.id, store, number).await?;
+        if let Some(one) = found.filter(|one| one.ended_at.is_some()) {
+            return Ok(one);
+        }
+        let units = ledger.units(of.id).await?;
+        let unit = units.iter().find(|unit| unit.store == *store);
+        if let Some(unit) = unit.filter(|unit| unit.status != UnitStatus::Streaming) {
+            let why = format!("{store} is {} by now: nobody answers any more", unit.status);
+            return Err(Failure::not_ready(why));
+        }
+        // A mover that reads both sides goes on reporting.
+        let heard = unit.and_then(|unit| unit.heartbeat_at);
+        let silence = heard.and_then(|at| Timestamp::now().duration_since(at).try_into().ok());
+        let silent = silence.is_none_or(|silence: Duration| silence >= patience);
+        if silent && since.elapsed() >= patience {
+            return Err(Failure::unreachable(format!(
+                "the mover of {store} is silent; what was asked for stands, and is answered in the \
+                 journal when it is back"
+            ))
+            .advising(format!(
+                "see `monarch move status --move {}`: is the move paused, or the worker gone?",
+                of.id
+            )));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn text(ended: &[Verification]) -> String {
+    let mut table = table([
+        "store",
+        "verification",
+        "source rows",
+        "sink rows",
+        "digest",
+        "at",
+        "took",
+    ]);
+    let mut remarks = Vec::new();
+    for one in ended {
+        let outcome = one.outcome.map_or("open", Verdict::as_str);
+        table.add_row([
+            one.store.to_string(),
+            outcome.to_owned(),
+            rows(&one.detail["source"]),
+            rows(&one.detail["sink"]),
+            digest(&one.detail),
+            one.lsn
+                .map_or_else(|| "-".to_owned(), |lsn| lsn.to_string()),
+            took(one.asked_at, one.ended_at),
+        ]);
+        let differences = one.detail["differences"].as_array();
+        let told = differences
+            .into_iter()
+            .flatten()
+            .chain(one.detail.get("why"));
+        remarks.extend(
+            told.filter_map(Value::as_str)
+                .map(|told| plain(&format!("{}: {told}", one.store))),
+        );
+    }
+    let mut text = lines(&table);
+    for remark in remarks {
+        text.push('\n');
+        text.push_str(&remark);
+    }
+    text
+}
+
+fn rows(side: &Value) -> String {
+    side["rows"].as_u64().map_or_else(|| "-".to_owned(), count)
+}
+
+/// The beginning of the source's digest, and of the sink's where it is another.
+fn digest(detail: &Value) -> String {
+    let beginning = |side: &str| {
+        let whole = detail[side]["sha256"].as_str().unwrap_or_default();
+        whole.chars().take(10).collect::<String>()
+    };
+    match (beginning("source"), beginning("sink")) {
+        (source, sink) if source == sink => source,
+        (source, sink) => format!("{source} / {sink}"),
+    }
+}
+
+fn took(from: Timestamp, to: Option<Timestamp>) -> String {
+    let took = to.and_then(|to| to.duration_since(from).try_into().ok());
+    took.map_or_else(|| "-".to_owned(), duration)
+}
