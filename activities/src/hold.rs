@@ -6,11 +6,15 @@ use std::time::Duration;
 use monarch_ledger::StreamProgress;
 use monarch_workflows::contract::UnitRef;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::failure::Fault;
 use crate::retained_log::RetainedLog;
 use crate::vitals::Vitals;
 use crate::world::World;
+
+/// The kind of the journal's rows that tell of a pause. The epoch of a mover ends it.
+const HELD: &str = "held";
 
 /// Between two reports.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -27,6 +31,16 @@ pub(crate) async fn run(world: &World, vitals: Vitals, input: UnitRef) -> Result
     let place = case.place(&input.store)?;
     let known = world.ledger.unit(input.move_id, &input.store).await?;
     let retained = RetainedLog::new(&place, &known);
+    // A resumed mover takes another epoch: each pause is noted once, however often this is tried.
+    world
+        .ledger
+        .note(
+            input.move_id,
+            Some(&input.store),
+            HELD,
+            json!({ "epoch": known.epoch }),
+        )
+        .await?;
     let report = async {
         loop {
             let bytes = retained.bytes();

@@ -25,7 +25,7 @@ pub struct Event {
     /// When, by the ledger's clock.
     pub at: Timestamp,
     /// What: the word of a phase or unit event, or `registered`, `epoch`, `slot`, `barrier`,
-    /// `sealed`, `tail`, `error`, or the kind of a note.
+    /// `sealed`, `tail`, `verification_asked`, `verification`, `error`, or the kind of a note.
     pub kind: String,
     /// The phase (without a store) or status (with one) before; none for what changed neither.
     pub before: Option<String>,

@@ -74,8 +74,8 @@ pub struct OrgMoveResult {
     pub move_id: MoveId,
     /// `finalized` or `aborted`.
     pub phase: Phase,
-    /// From fence to flip, if it flipped.
-    pub write_pause: Option<Duration>,
+    /// From fence to flip in milliseconds, if it flipped.
+    pub write_pause_ms: Option<u64>,
     /// Why it was given up, if it was.
     pub reason: Option<String>,
 }
@@ -85,8 +85,8 @@ pub struct OrgMoveResult {
 pub struct CutOverAnswer {
     /// Where the move stands afterwards.
     pub phase: Option<Phase>,
-    /// From fence to flip, if it flipped.
-    pub write_pause: Option<Duration>,
+    /// From fence to flip in milliseconds, if it flipped.
+    pub write_pause_ms: Option<u64>,
     /// Why it did not flip; empty if it did.
     pub refusals: Vec<String>,
 }
@@ -226,7 +226,7 @@ impl OrgMove {
         if request.is_stale(ctx.workflow_time()) {
             return CutOverAnswer {
                 phase: ctx.state(|s| s.status.phase),
-                write_pause: None,
+                write_pause_ms: None,
                 refusals: vec!["the request waited longer than its caller: ask again".to_owned()],
             };
         }
@@ -244,7 +244,7 @@ impl OrgMove {
         ctx.state(|s| {
             s.cut_over_answer.clone().unwrap_or_else(|| CutOverAnswer {
                 phase: s.status.phase,
-                write_pause: None,
+                write_pause_ms: None,
                 refusals: vec!["the move is being given up".to_owned()],
             })
         })

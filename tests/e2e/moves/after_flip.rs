@@ -9,6 +9,7 @@ use monarch_demo::observe::total;
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, fresh_name, shared};
 use monarch_tests::{Neighbours, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::json;
+use tokio_postgres::Client;
 
 /// The application on the sink numbers new rows past the moved ones.
 #[tokio::test]
@@ -162,6 +163,78 @@ async fn until_journal(scene: &Scene<'_>, path: &str, worker: &Program) -> Resul
         .operator
         .until(&noted, worker, monarch_tests::PATIENCE)
         .await
+}
+
+/// Promise 8 where a log is lost behind the barrier: what was in it is not known, so nothing is
+/// deleted without the operator's word; and that word is not taken while other logs are still being
+/// read, since it would count for what nobody has seen yet.
+#[tokio::test]
+async fn a_log_that_is_lost_after_the_flip_needs_the_operators_word() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let steering = scene.operator.worker_of(["--queue", "monarch"])?;
+    let movers = scene
+        .operator
+        .worker_of(["--cell", "us1", "--cell", "us2"])?;
+    scene.stream(&movers, json!({})).await?;
+    let held = Held::by(&scene)?;
+    let cut = scene.cut_over();
+    let meanwhile = async {
+        held.reached().await?;
+        // Nobody reads the logs to their heads yet.
+        movers.kill_9().await?;
+        let events = scene.source("events").await?;
+        drop_slot(&events).await?;
+        held.let_go()
+    };
+    let (answer, meanwhile) = tokio::join!(cut, meanwhile);
+    meanwhile?;
+    assert_eq!(answer?["phase"], "cut_over");
+    let word = r#"{"accept_late_changes": true}"#;
+    let early = scene.update("evict", word).await;
+    let told = format!("{:#}", early.expect_err("a word before the logs are read"));
+    ensure!(told.contains("being read to their heads"), "{told}");
+
+    let movers = scene
+        .operator
+        .worker_of(["--cell", "us1", "--cell", "us2"])?;
+    let closed = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
+    scene
+        .operator
+        .until(closed, &movers, monarch_tests::PATIENCE)
+        .await?;
+    let rows = total(&org_on(&scene.fleet.source).await?);
+    scene.update("evict", "{}").await?;
+    let refused = async {
+        while !until_blocked(&scene)
+            .await?
+            .contains("could not be read to its head")
+        {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(monarch_tests::PATIENCE, refused)
+        .await
+        .context("the eviction is not refused")??;
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), rows);
+    scene.update("evict", word).await?;
+    scene.until("finalized", &steering).await?;
+    assert_eq!(total(&org_on(&scene.fleet.source).await?), 0);
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// Drops the move's slot in a database, once its reader is gone.
+async fn drop_slot(source: &Client) -> Result<()> {
+    let drop = "select pg_drop_replication_slot(slot_name) from pg_replication_slots
+                 where database = current_database()";
+    let dropped = async {
+        while source.batch_execute(drop).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(monarch_tests::PATIENCE, dropped)
+        .await
+        .context("the slot stays in use")
 }
 
 /// Promise 8: a slot of the organization that lives on the source, from whatever move, may hold what

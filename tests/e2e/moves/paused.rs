@@ -92,6 +92,9 @@ async fn a_paused_move_keeps_its_slots_and_loses_nothing() -> Result<()> {
     assert_eq!(answer["refusals"][0], "paused: resume it first", "{answer}");
     let drained = "select kind from monarch_ledger.move_event where kind = 'begin_drain'";
     assert_eq!(scene.operator.ledger(drained).await?, None, "it was fenced");
+    let told =
+        "select count(distinct store)::text from monarch_ledger.move_event where kind = 'held'";
+    assert_eq!(scene.operator.ledger(told).await?.as_deref(), Some("3"));
 
     scene.update("resume", "null").await?;
     until_more_is_applied(&scene, &worker).await?;

@@ -35,7 +35,7 @@ async fn moves_whole(scene: &Scene<'_>) -> Result<()> {
 
     let answer = scene.cut_over().await?;
     ensure!(
-        answer["write_pause"].is_object(),
+        answer["write_pause_ms"].is_u64(),
         "no write pause: {answer}"
     );
     assert_eq!(fleet.control.cell_of(1)?, "us2");

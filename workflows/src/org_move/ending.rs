@@ -71,7 +71,7 @@ pub(super) async fn after_flip(
     Ok(OrgMoveResult {
         move_id: plan.move_id,
         phase: Phase::Finalized,
-        write_pause,
+        write_pause_ms: write_pause.map(outcome::milliseconds),
         reason: None,
     })
 }
@@ -207,7 +207,7 @@ pub(super) async fn give_up(ctx: &Ctx, plan: &Plan) -> WorkflowResult<OrgMoveRes
     Ok(OrgMoveResult {
         move_id: plan.move_id,
         phase: Phase::Aborted,
-        write_pause: None,
+        write_pause_ms: None,
         reason: Some(reason),
     })
 }

@@ -20,6 +20,11 @@ pub(super) enum Verdict {
     Fatal(Failure),
 }
 
+/// A duration as our answers have it.
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A failure that was not retried, or may not be.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {

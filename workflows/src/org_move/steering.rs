@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use monarch_model::Phase;
 use temporalio_workflow::{WorkflowCancellationToken, workflows::select};
 
-use super::outcome::{Stopped, Verdict};
+use super::outcome::{self, Stopped, Verdict};
 use super::step::{self, Patience, call};
 use super::{Ctx, CutOverAnswer, Plan};
 use crate::contract::{Because, DrainInput, DrainRef, MoveApi, MoveRef, ReadinessInput, failure};
@@ -282,9 +282,9 @@ async fn reopen(ctx: &Ctx, plan: &Plan, reasons: Vec<String>) -> Attempt {
 
 /// What the caller of the cut-over is told, and whether the steering is over.
 fn conclude(ctx: &Ctx, plan: &Plan, attempt: Attempt) -> (CutOverAnswer, Option<Verdict>) {
-    let answer = |phase, write_pause, refusals| CutOverAnswer {
+    let answer = |phase, write_pause: Option<Duration>, refusals| CutOverAnswer {
         phase,
-        write_pause,
+        write_pause_ms: write_pause.map(outcome::milliseconds),
         refusals,
     };
     match attempt {

@@ -1,6 +1,7 @@
 //! `monarch move cut-over`
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::Args;
 use monarch_model::Phase;
@@ -35,7 +36,7 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Answered<'a> {
     phase: Option<Phase>,
-    write_pause_ms: Option<u128>,
+    write_pause_ms: Option<u64>,
     refusals: &'a [String],
 }
 
@@ -51,7 +52,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         .await?;
     let answered = Answered {
         phase: answer.phase,
-        write_pause_ms: answer.write_pause.map(|pause| pause.as_millis()),
+        write_pause_ms: answer.write_pause_ms,
         refusals: &answer.refusals,
     };
     console::show(context.output(), &answered, |_| text(&answer))?;
@@ -66,7 +67,7 @@ fn text(answer: &CutOverAnswer) -> String {
     let mut text = String::new();
     if answer.refusals.is_empty() {
         text.push_str("cut over");
-        if let Some(pause) = answer.write_pause {
+        if let Some(pause) = answer.write_pause_ms.map(Duration::from_millis) {
             let _ = write!(text, "; writes were paused for {}", duration(pause));
         }
         return text;
@@ -89,7 +90,7 @@ mod tests {
     fn every_refusal_has_a_line_of_its_own() {
         let answer = CutOverAnswer {
             phase: Some(Phase::Active),
-            write_pause: None,
+            write_pause_ms: None,
             refusals: vec!["default: lags".to_owned(), "events: stale".to_owned()],
         };
         insta::assert_snapshot!(text(&answer), @r"
