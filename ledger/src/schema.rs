@@ -30,11 +30,18 @@ const INIT_LOCK: i64 = 0x006d_6f6e_6172_6368;
 pub fn worker_grants(role: &str) -> String {
     let role = quote_ident(role);
     format!(
-        "grant usage on schema monarch_ledger to {role};\n\
-         grant select on all tables in schema monarch_ledger to {role};\n\
+        "{reads}\
          grant insert, update on monarch_ledger.move, monarch_ledger.move_unit,\n    \
              monarch_ledger.blob_key, monarch_ledger.verification to {role};\n\
-         grant insert on monarch_ledger.move_spine, monarch_ledger.move_event to {role};\n"
+         grant insert on monarch_ledger.move_spine, monarch_ledger.move_event to {role};\n",
+        reads = reader_grants(&role)
+    )
+}
+
+fn reader_grants(quoted_role: &str) -> String {
+    format!(
+        "grant usage on schema monarch_ledger to {quoted_role};\n\
+         grant select on all tables in schema monarch_ledger to {quoted_role};\n"
     )
 }
 
@@ -42,6 +49,9 @@ impl Ledger {
     /// Makes the schema, or brings it up to date, and returns its version. Run again it changes
     /// nothing; two that run at once take turns. Needs `create` on the database the first time, and
     /// the schema's owner afterwards.
+    ///
+    /// What a role was granted for its work holds for the tables of a newer version as well: a
+    /// worker of the new build must not be refused by what the old one's grants could not name.
     pub async fn init(&self) -> Result<i32, LedgerError> {
         const DOING: &str = "make the ledger's schema";
         let failed = || LedgerError::database(DOING);
@@ -63,6 +73,9 @@ impl Ledger {
         }
         for (version, (name, sql)) in (1..).zip(MIGRATIONS).skip_while(|(v, _)| *v <= found) {
             migrate(&tx, version, name, sql).await.map_err(failed())?;
+        }
+        for grants in grants_in_force(&tx).await.map_err(failed())? {
+            tx.batch_execute(&grants).await.map_err(failed())?;
         }
         tx.commit().await.map_err(failed())?;
         lease.give_back();
@@ -118,6 +131,36 @@ async fn ensure_schema(tx: &Transaction<'_>) -> Result<(), tokio_postgres::Error
          )",
     )
     .await
+}
+
+/// The grants of each role that has some on the ledger's units: a worker's if it may write there,
+/// else a reader's. None where the caller is not the owner, who alone can grant.
+async fn grants_in_force(tx: &Transaction<'_>) -> Result<Vec<String>, tokio_postgres::Error> {
+    let rows = tx
+        .query(
+            "select r.rolname::text,
+                    bool_or(g.privilege_type = 'INSERT') and bool_or(g.privilege_type = 'UPDATE')
+                    and bool_or(g.privilege_type = 'SELECT') as works,
+                    bool_or(g.privilege_type = 'SELECT') as reads
+               from pg_catalog.pg_class c
+               cross join lateral pg_catalog.aclexplode(c.relacl) g
+               join pg_catalog.pg_roles r on r.oid = g.grantee
+              where c.oid = 'monarch_ledger.move_unit'::regclass and g.grantee <> c.relowner
+                and pg_catalog.pg_has_role(c.relowner, 'usage')
+              group by r.rolname order by r.rolname",
+            &[],
+        )
+        .await?;
+    let mut grants = Vec::new();
+    for row in rows {
+        let role: String = row.try_get(0)?;
+        match (row.try_get(1)?, row.try_get(2)?) {
+            (true, _) => grants.push(worker_grants(&role)),
+            (false, true) => grants.push(reader_grants(&quote_ident(&role))),
+            (false, false) => {}
+        }
+    }
+    Ok(grants)
 }
 
 async fn version(tx: &Transaction<'_>) -> Result<i32, tokio_postgres::Error> {

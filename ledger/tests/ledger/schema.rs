@@ -1,10 +1,13 @@
 //! Making the schema.
 
 use futures::future::join_all;
-use monarch_ledger::{Ledger, LedgerError, Purpose, SCHEMA_VERSION, worker_grants};
-use monarch_model::Phase;
+use monarch_ledger::{
+    Answer, Ledger, LedgerError, Purpose, SCHEMA_VERSION, Verdict, worker_grants,
+};
 use monarch_model::phase::PhaseEvent;
 use monarch_model::unit::UnitEvent;
+use monarch_model::{Epoch, Lsn, MoveId, Phase, UnitStatus};
+use monarch_postgres::sql::quote_ident;
 use serde_json::json;
 
 use crate::fixture::{Fixture, VERSIONS, connect, new_move, store};
@@ -81,6 +84,90 @@ async fn a_newer_schema_is_left_alone() {
     }
 }
 
+impl Fixture {
+    /// A role of its own that can log in and has been granted nothing; returns its DSN.
+    async fn role(&self, name: &str) -> String {
+        let create = format!("create role {} login password 'p'", quote_ident(name));
+        self.admin.batch_execute(&create).await.unwrap();
+        let password = format!("password={}", monarch_harness::PASSWORD);
+        self.dsn
+            .replace("user=postgres", &format!("user='{name}'"))
+            .replace(&password, "password=p")
+    }
+}
+
+/// A comparison is asked for, taken up, answered and read under the worker's role.
+async fn verifies(fixture: &Fixture, worker: &Ledger, id: MoveId, epoch: Epoch) {
+    fixture
+        .put_units(id, &["default"], UnitStatus::Streaming)
+        .await;
+    let store = store("default");
+    assert_eq!(worker.ask_verification(id, &store).await.unwrap(), 1);
+    let begun = worker.begin_verification(id, &store, epoch).await.unwrap();
+    assert_eq!(begun, Some(1));
+    let answer = Answer {
+        outcome: Verdict::Equal,
+        lsn: Some(Lsn(77)),
+        detail: json!({}),
+    };
+    worker
+        .end_verification(id, &store, epoch, 1, &answer)
+        .await
+        .unwrap();
+    assert_eq!(worker.newest_verifications(id).await.unwrap().len(), 1);
+}
+
+/// Guards promise 4 over an upgrade: the tables of a newer version are a worker's to work with and a
+/// reader's to read, as the older ones were, and nobody else's.
+#[tokio::test]
+async fn an_upgrade_carries_over_what_roles_were_granted() {
+    for version in VERSIONS {
+        let fixture = Fixture::new(version).await;
+        let names = ["worker", "reader", "stranger"].map(|name| {
+            let database = &fixture.database;
+            format!("{name}_{database}")
+        });
+        let [worker, reader, stranger] = &names;
+        let dsn = fixture.role(worker).await;
+        fixture.role(reader).await;
+        fixture.role(stranger).await;
+        // What version 2 was, and what it printed for a worker.
+        let older = format!(
+            "drop table monarch_ledger.verification;
+             delete from monarch_ledger.schema_version where version > 2;
+             grant usage on schema monarch_ledger to {worker}, {reader};
+             grant select on all tables in schema monarch_ledger to {worker}, {reader};
+             grant insert, update on monarch_ledger.move, monarch_ledger.move_unit,
+                 monarch_ledger.blob_key to {worker};
+             grant insert on monarch_ledger.move_spine, monarch_ledger.move_event to {worker}"
+        );
+        fixture.admin.batch_execute(&older).await.unwrap();
+        assert_eq!(fixture.ledger.init().await.unwrap(), SCHEMA_VERSION);
+
+        let work = connect(&dsn).await;
+        assert_eq!(work.schema_version().await.unwrap(), SCHEMA_VERSION);
+        let new = new_move("1");
+        work.register(&new).await.unwrap();
+        let epoch = work
+            .next_epoch(new.id, &store("default"), Purpose::Mover)
+            .await
+            .unwrap();
+        verifies(&fixture, &work, new.id, epoch).await;
+        for (role, privilege, has) in [
+            (worker, "delete", false),
+            (worker, "truncate", false),
+            (reader, "select", true),
+            (reader, "insert", false),
+            (reader, "update", false),
+            (stranger, "select", false),
+        ] {
+            let asked = "select has_table_privilege($1, 'monarch_ledger.verification', $2)";
+            let row = fixture.admin.query_one(asked, &[role, &privilege]).await;
+            assert_eq!(row.unwrap().get::<_, bool>(0), has, "{role}: {privilege}");
+        }
+    }
+}
+
 /// Guards least privilege: the grants that we print are enough for a worker's whole life, and do
 /// not let it forget a move or rewrite a spine.
 #[tokio::test]
@@ -88,22 +175,12 @@ async fn a_worker_needs_no_more_than_its_grants() {
     for version in VERSIONS {
         let fixture = Fixture::new(version).await;
         let role = format!("wor\"ker_{}", fixture.database);
-        let quoted = role.replace('"', "\"\"");
+        let dsn = fixture.role(&role).await;
         fixture
             .admin
-            .batch_execute(&format!(
-                "create role \"{quoted}\" login password 'p'; {}",
-                worker_grants(&role)
-            ))
+            .batch_execute(&worker_grants(&role))
             .await
             .unwrap();
-        let dsn = fixture
-            .dsn
-            .replace("user=postgres", &format!("user='{role}'"))
-            .replace(
-                &format!("password={}", monarch_harness::PASSWORD),
-                "password=p",
-            );
         let worker = connect(&dsn).await;
         assert_eq!(worker.schema_version().await.unwrap(), SCHEMA_VERSION);
         assert_eq!(worker.init().await.unwrap(), SCHEMA_VERSION);
@@ -123,6 +200,7 @@ async fn a_worker_needs_no_more_than_its_grants() {
             .record_error(new.id, &store, epoch, "slot_lost", "the slot is gone")
             .await
             .unwrap();
+        verifies(&fixture, &worker, new.id, epoch).await;
         worker
             .transition(new.id, PhaseEvent::BeginAbort, Phase::Active, json!({}))
             .await
