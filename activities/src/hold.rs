@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use monarch_ledger::StreamProgress;
+use monarch_ledger::{Answer, LedgerError, StreamProgress, VerificationOutcome};
+use monarch_model::{Epoch, chain};
 use monarch_workflows::contract::UnitRef;
 use serde::Serialize;
 use serde_json::json;
@@ -60,6 +61,7 @@ pub(crate) async fn run(world: &World, vitals: Vitals, input: UnitRef) -> Result
                 .ledger
                 .record_stream_progress(input.move_id, &input.store, known.epoch, &progress)
                 .await;
+            refuse_verification(world, &input, known.epoch).await;
             if let Err(error) = recorded {
                 tracing::warn!(store = %input.store, error = %error, "what a slot keeps was not recorded");
             }
@@ -70,5 +72,26 @@ pub(crate) async fn run(world: &World, vitals: Vitals, input: UnitRef) -> Result
         () = vitals.told_to_stop() => Err(Fault::Cancelled),
         spent = Box::pin(retained.until_spent()) => Err(spent),
         never = report => never,
+    }
+}
+
+/// Nobody compares both sides while nothing moves: who asks is told so.
+async fn refuse_verification(world: &World, input: &UnitRef, epoch: Epoch) {
+    let answer = Answer {
+        outcome: VerificationOutcome::Unanswered,
+        lsn: None,
+        detail: json!({ "why": "the move is paused: resume it first" }),
+    };
+    let (id, store) = (input.move_id, &input.store);
+    let refused = async {
+        let ledger = &world.ledger;
+        if let Some(number) = ledger.begin_verification(id, store, epoch).await? {
+            let end = ledger.end_verification(id, store, epoch, number, &answer);
+            end.await?;
+        }
+        Ok::<_, LedgerError>(())
+    };
+    if let Err(error) = refused.await {
+        tracing::warn!(%store, error = %chain(&error), "no verification was answered");
     }
 }

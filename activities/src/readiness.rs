@@ -2,7 +2,7 @@
 //! anything changes.
 
 use jiff::{SignedDuration, Timestamp};
-use monarch_ledger::{Unit, Verdict, Verification};
+use monarch_ledger::{Unit, Verification, VerificationOutcome};
 use monarch_model::{Phase, UnitStatus};
 use monarch_postgres::drain;
 use monarch_workflows::contract::{ReadinessInput, ReadinessOutput};
@@ -35,11 +35,11 @@ pub(crate) async fn run(
         );
     }
     let now = Timestamp::now();
-    let verifications = world.ledger.newest_verifications(case.of.id).await?;
+    let verifications = world.ledger.standing_verifications(case.of.id).await?;
     for unit in world.ledger.units(case.of.id).await? {
         let store = &unit.store;
-        let newest = verifications.iter().find(|newest| newest.store == *store);
-        refusals.extend(newest.and_then(|newest| difference(newest, &unit)));
+        let of_unit = verifications.iter().filter(|one| one.store == *store);
+        refusals.extend(of_unit.filter_map(|one| objection(one, &unit)));
         let reasons = judge(unit.status, unit.heartbeat_at, unit.stream.lag_bytes, now);
         refusals.extend(reasons.into_iter().map(|why| format!("{store}: {why}")));
         let slot = vitals.during("the slots", slot_fault(&case, &unit)).await?;
@@ -83,17 +83,19 @@ fn judge(
     reasons
 }
 
-/// What the unit's newest verification found wrong with the copy that counts.
-fn difference(newest: &Verification, unit: &Unit) -> Option<String> {
-    let of_this_copy = newest.ended_at > unit.copied_at;
-    let differs = newest.outcome == Some(Verdict::Differs);
-    (of_this_copy && differs).then(|| {
-        format!(
-            "{}: verification {} found that both sides differ; see `monarch move events`, and \
-             verify again when that is explained",
-            unit.store, newest.number
-        )
-    })
+/// What a verification has against a cut-over: it found the copy that counts to differ, or it reads
+/// both sides now, and would make the write pause longer.
+fn objection(of: &Verification, unit: &Unit) -> Option<String> {
+    let (store, number) = (&unit.store, of.number);
+    let of_this_copy = of.ended_at > unit.copied_at;
+    match of.outcome {
+        None => Some(format!("{store}: verification {number} is under way")),
+        Some(VerificationOutcome::Differs) if of_this_copy => Some(format!(
+            "{store}: verification {number} found that both sides differ; see `monarch move \
+             events`, and verify again when that is explained"
+        )),
+        Some(_) => None,
+    }
 }
 
 /// Why the unit's slot cannot be relied on, as its server knows it.

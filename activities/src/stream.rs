@@ -14,6 +14,7 @@ use monarch_ledger::{
 use monarch_model::unit::UnitEvent;
 use monarch_model::{Epoch, Lsn, chain};
 use monarch_postgres::sequences::{KeepError, Keeper, Outcome, Raised};
+use monarch_postgres::sessions;
 use monarch_postgres::sink::{self, SinkError};
 use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
 use monarch_workflows::contract::{StreamOutput, UnitRef};
@@ -27,7 +28,7 @@ use crate::reporting::{beating, tell_ledger};
 use crate::retained_log::RetainedLog;
 use crate::schema;
 use crate::snapshot::{SEQUENCE_HEADROOM, still_mine};
-use crate::verification;
+use crate::verification::Verifier;
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -51,11 +52,16 @@ struct Beat {
 }
 
 /// Leaves the newest report for whoever carries it on.
-struct Leave(watch::Sender<Beat>);
+struct Leave {
+    beat: watch::Sender<Beat>,
+    lag_bytes: watch::Sender<Option<u64>>,
+}
 
 impl Observer for Leave {
     fn observe(&mut self, report: &Report) {
-        self.0.send_replace(Beat {
+        let lag = report.source_head.bytes_since(report.applied);
+        self.lag_bytes.send_replace(Some(lag));
+        self.beat.send_replace(Beat {
             received: report.received,
             applied: report.applied,
             acknowledged: report.acknowledged,
@@ -94,6 +100,7 @@ pub(crate) async fn run(
         .ledger
         .unit_transition(id, store, epoch, UnitEvent::BeginStream, Value::Null)
         .await?;
+    end_older(&place, epoch).await?;
     let cancel = CancellationToken::new();
     let retained = RetainedLog::new(&place, &known);
     let (leave, progress) = watch::channel(Beat::default());
@@ -103,9 +110,19 @@ pub(crate) async fn run(
         recorder(world, &place, &known, epoch, retained.clone()),
     );
     let job = job(&place, epoch, &known)?;
-    let mut observer = Leave(leave);
+    let (tell_lag, lag_bytes) = watch::channel(None);
+    let mut observer = Leave {
+        beat: leave,
+        lag_bytes: tell_lag,
+    };
     // One comparison at a time.
-    let (mover, asked) = mpsc::channel(1);
+    let (alignments, asked) = mpsc::channel(1);
+    let verifier = Verifier {
+        place: &place,
+        epoch,
+        alignments,
+        lag_bytes,
+    };
     let streaming = Box::pin(async {
         match stream::run(&job, &mut observer, asked, &cancel).await {
             Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
@@ -125,12 +142,23 @@ pub(crate) async fn run(
             changed = Box::pin(schema::until_changed(&place)) => Err(changed),
             spent = Box::pin(retained.until_spent()) => Err(spent),
             never = Box::pin(keep_sequences_ahead(&place)) => match never? {},
-            never = Box::pin(verification::answer_all(&place, epoch, mover)) => match never {},
+            never = Box::pin(verifier.run()) => match never {},
         }
     };
     let done = beating(&vitals, progress, &cancel, work).await;
     drop(telling);
     done
+}
+
+/// What an older mover reads on the source, for a comparison above all, holds back vacuum there.
+async fn end_older(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
+    let primary = place.source_session(epoch).await?;
+    sessions::end_older(&primary, &place.unit, epoch).await?;
+    if place.decodes_on_standby() {
+        let decoder = place.decode_session(epoch).await?;
+        sessions::end_older(&decoder, &place.unit, epoch).await?;
+    }
+    Ok(())
 }
 
 /// A mover that was superseded before it took its unit over has made the row again that its

@@ -117,22 +117,17 @@ fn told(outcome: &Outcome) -> String {
 
 /// The digests of one unit's tables, on the source and on the sink.
 async fn both_sides(place: &Place<'_>) -> Result<(Digests, Digests), Fault> {
-    let mut source = place.source_session(Caller::Watcher).await?;
-    let mut sink = place.sink_session(Caller::Watcher).await?;
+    let source = place.source_session(Caller::Watcher).await?;
+    let sink = place.sink_session(Caller::Watcher).await?;
     let subjects = Subjects::of(place, &source, &sink).await?;
-    let mut nobody = |_: &TableName, _: u64| {};
-    let mut nobody_either = |_: &TableName, _: u64| {};
-    let (source, sink) = tokio::try_join!(
-        verify::digest(&mut source, &subjects.source, &mut nobody),
-        verify::digest(&mut sink, &subjects.sink, &mut nobody_either),
-    )?;
-    Ok((source, sink))
+    tokio::try_join!(verify::begin(&source), verify::begin(&sink))?;
+    subjects.digests(&source, &sink).await
 }
 
 /// What is compared of a unit, on either side.
 pub(crate) struct Subjects {
-    pub(crate) source: Vec<Subject>,
-    pub(crate) sink: Vec<Subject>,
+    source: Vec<Subject>,
+    sink: Vec<Subject>,
 }
 
 impl Subjects {
@@ -148,6 +143,23 @@ impl Subjects {
             source: subjects(place, &ours, &theirs, &place.scope(&ours)?)?,
             sink: subjects(place, &ours, &theirs, &place.scope(&theirs)?)?,
         })
+    }
+
+    /// The tables of the sink that are read.
+    pub(crate) fn on_sink(&self) -> impl Iterator<Item = &TableName> {
+        self.sink.iter().map(|subject| &subject.table)
+    }
+
+    /// Reads both sides, each in the snapshot of the transaction that its session is in.
+    pub(crate) async fn digests(
+        &self,
+        source: &Session,
+        sink: &Session,
+    ) -> Result<(Digests, Digests), Fault> {
+        Ok(tokio::try_join!(
+            verify::digest(&**source, &self.source),
+            verify::digest(&**sink, &self.sink),
+        )?)
     }
 }
 

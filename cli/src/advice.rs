@@ -41,7 +41,7 @@ pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> S
             named(&["abort"])
         ),
         Some(Phase::Active) if paused => named(&["resume", "abort"]),
-        Some(Phase::Active) => named(&["cut-over", "pause", "abort"]),
+        Some(Phase::Active) => named(&["verify", "cut-over", "pause", "abort"]),
         Some(Phase::Draining) => named(&["watch", "abort"]),
         Some(Phase::Flipping | Phase::Aborting) => named(&["watch"]),
         Some(Phase::CutOver | Phase::Evicting) => named(&["evict", "watch"]),

@@ -23,6 +23,6 @@ create table monarch_ledger.verification (
     constraint verification_ended check ((outcome is null) = (ended_at is null))
 );
 
--- Who asks while one is open waits for that one.
-create unique index verification_open on monarch_ledger.verification (move_id, store)
-    where ended_at is null;
+-- Who asks while one waits to be taken up waits for that one.
+create unique index verification_waiting on monarch_ledger.verification (move_id, store)
+    where begun_at is null and ended_at is null;

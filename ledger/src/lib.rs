@@ -49,4 +49,4 @@ pub use records::{Move, SweepCandidate, Unit, UnitError};
 pub use register::{NewMove, Registration};
 pub use schema::{SCHEMA_VERSION, worker_grants};
 pub use units::Purpose;
-pub use verifications::{Answer, Verdict, Verification};
+pub use verifications::{Answer, Verification, VerificationOutcome};

@@ -1,7 +1,7 @@
 //! Comparisons of both sides that are asked for while a unit streams.
 //!
 //! An operator asks here and not through the workflow, since it is the mover that answers, and it
-//! listens to the ledger anyway. What was asked for is taken up once: a mover that died over a
+//! listens to the ledger anyway. No mover takes up what another one took up: one that died over a
 //! comparison must not make its successor die over it too, so that one ends the comparison without
 //! an answer, and whoever wants to know asks again.
 
@@ -24,7 +24,7 @@ use crate::units::{lock_unit, lock_unit_of};
 /// What a comparison came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum VerificationOutcome {
     /// The same rows on both sides.
     Equal,
     /// Not the same rows: the move must not be cut over.
@@ -33,31 +33,35 @@ pub enum Verdict {
     Unanswered,
 }
 
-impl Verdict {
+impl VerificationOutcome {
     /// The word in the ledger.
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Equal => "equal",
-            Verdict::Differs => "differs",
-            Verdict::Unanswered => "unanswered",
+            VerificationOutcome::Equal => "equal",
+            VerificationOutcome::Differs => "differs",
+            VerificationOutcome::Unanswered => "unanswered",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for VerificationOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Verdict {
+impl FromStr for VerificationOutcome {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        [Verdict::Equal, Verdict::Differs, Verdict::Unanswered]
-            .into_iter()
-            .find(|verdict| verdict.as_str() == word)
-            .ok_or_else(|| format!("{word:?} is no outcome of a verification"))
+        [
+            VerificationOutcome::Equal,
+            VerificationOutcome::Differs,
+            VerificationOutcome::Unanswered,
+        ]
+        .into_iter()
+        .find(|verdict| verdict.as_str() == word)
+        .ok_or_else(|| format!("{word:?} is no outcome of a verification"))
     }
 }
 
@@ -75,7 +79,7 @@ pub struct Verification {
     /// When it ended.
     pub ended_at: Option<Timestamp>,
     /// What it came to; none while it is open.
-    pub outcome: Option<Verdict>,
+    pub outcome: Option<VerificationOutcome>,
     /// Where in the source's log the state is that was compared.
     pub lsn: Option<Lsn>,
     /// Rows and digests of both sides, and which tables differ; or why there was no answer.
@@ -86,7 +90,7 @@ pub struct Verification {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// What it came to.
-    pub outcome: Verdict,
+    pub outcome: VerificationOutcome,
     /// Where in the source's log the state is that was compared; none if there was no comparison.
     pub lsn: Option<Lsn>,
     /// What belongs to it; of counts, digests and names only.
@@ -98,8 +102,8 @@ const ASKED: &str = "verification_asked";
 const ENDED: &str = "verification";
 
 impl Ledger {
-    /// Asks for a comparison of a unit that streams; its number. If one is open already, its number:
-    /// what it compares may then be a state of shortly before.
+    /// Asks for a comparison of a unit that streams; its number. If one waits to be taken up, its
+    /// number; one that is under way is of an older state, and another follows it.
     pub async fn ask_verification(
         &self,
         move_id: MoveId,
@@ -118,8 +122,12 @@ impl Ledger {
                 status,
             });
         }
-        let number = match open(&tx, move_id, store).await? {
-            Some((number, _)) => number,
+        let waiting = tx
+            .query_opt(WAITING, &[&move_id.0, &store.as_str()])
+            .await
+            .map_err(LedgerError::database(DOING))?;
+        let number = match waiting {
+            Some(row) => column(&row, "number")?,
             None => {
                 let row = tx
                     .query_one(ASK, &[&move_id.0, &store.as_str()])
@@ -137,8 +145,9 @@ impl Ledger {
         Ok(number)
     }
 
-    /// Takes up the comparison that is open, for the holder of the unit's newest epoch; none if
-    /// none is. One that an older mover took up is ended without an answer.
+    /// Takes up the oldest comparison that is open, for the holder of the unit's newest epoch; none
+    /// if none is, or the move is past `active`. One that an older mover took up is ended without an
+    /// answer. Asked again by the same holder, it is the same one.
     pub async fn begin_verification(
         &self,
         move_id: MoveId,
@@ -153,13 +162,14 @@ impl Ledger {
             return Ok(None);
         }
         let tx = lease.begin(DOING).await?;
-        lock_move(&tx, move_id).await?;
+        let phase = lock_move(&tx, move_id).await?;
         lock_unit_of(&tx, move_id, store, epoch).await?;
         let taken = match open(&tx, move_id, store).await? {
+            _ if phase != Phase::Active => None,
             None => None,
             Some((number, Some(older))) if older < epoch => {
                 let answer = Answer {
-                    outcome: Verdict::Unanswered,
+                    outcome: VerificationOutcome::Unanswered,
                     lsn: None,
                     detail: json!({ "why": format!("the mover of epoch {older} ended over it") }),
                 };
@@ -198,15 +208,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// The newest comparison of each unit of a move that has one, by store.
-    pub async fn newest_verifications(
+    /// What stands of a move's comparisons, by store: of each unit the newest that found both sides
+    /// equal or not, and those that are open.
+    pub async fn standing_verifications(
         &self,
         move_id: MoveId,
     ) -> Result<Vec<Verification>, LedgerError> {
         let lease = self.lease().await?;
         let rows = lease
             .client()
-            .query(NEWEST, &[&move_id.0])
+            .query(STANDING, &[&move_id.0])
             .await
             .map_err(LedgerError::database("read the verifications"))?;
         lease.give_back();
@@ -231,7 +242,7 @@ impl Ledger {
     }
 }
 
-/// The unit's open comparison, with the epoch of the mover that took it up.
+/// The unit's oldest open comparison, with the epoch of the mover that took it up.
 async fn open(
     client: &impl GenericClient,
     move_id: MoveId,
@@ -303,10 +314,16 @@ const ASK: &str = "
      where move_id = $1 and store = $2
     returning number";
 
+const WAITING: &str = "
+    select number
+      from monarch_ledger.verification
+     where move_id = $1 and store = $2 and begun_at is null and ended_at is null";
+
 const OPEN: &str = "
     select number, epoch
       from monarch_ledger.verification
-     where move_id = $1 and store = $2 and ended_at is null";
+     where move_id = $1 and store = $2 and ended_at is null
+     order by number limit 1";
 
 const BEGIN: &str = "
     update monarch_ledger.verification
@@ -318,11 +335,12 @@ const END: &str = "
        set ended_at = clock_timestamp(), outcome = $4, lsn = $5, detail = $6
      where move_id = $1 and store = $2 and number = $3 and ended_at is null";
 
-const NEWEST: &str = "
-    select distinct on (store) *
+const STANDING: &str = "
+    select distinct on (store, standing) *,
+           case when ended_at is null then number else 0 end as standing
       from monarch_ledger.verification
-     where move_id = $1
-     order by store, number desc";
+     where move_id = $1 and outcome is distinct from 'unanswered'
+     order by store, standing, number desc";
 
 const ONE: &str = "
     select * from monarch_ledger.verification

@@ -1,9 +1,8 @@
 //! The sink's own record of a unit: who may write, how far it is, whether it is closed.
 //!
 //! One row per unit, in the database that is written, because nothing else can be in the same
-//! transaction. Every transaction of a mover begins by locking that row under its epoch: shared
-//! where it only writes rows ([`hold`]), for itself where it also moves the position on
-//! ([`advance`]). A successor writes a higher epoch ([`take_over`]), for which it must wait until
+//! transaction. Every transaction of a mover begins by locking that row under its epoch, shared
+//! ([`hold`]), and one that moves the position on ends with that ([`advance`]). A successor writes a higher epoch ([`take_over`]), for which it must wait until
 //! the transaction in flight has ended; so from then on nothing of the old mover can land. A
 //! position is therefore as durable as the rows that it speaks of, and no replication origin,
 //! which not every role may use, is needed.
@@ -244,7 +243,7 @@ async fn holders(client: &Client) -> Result<Vec<i32>, Error> {
 }
 
 /// Holds the unit under `epoch` until the transaction ends: nobody can take it over or seal it
-/// meanwhile. The first statement of a transaction that writes rows without moving the position.
+/// meanwhile. The first statement of a transaction that writes rows.
 pub async fn hold(tx: &Transaction<'_>, unit: &Unit, epoch: Epoch) -> Result<(), SinkError> {
     let rows = tx
         .query_opt(
@@ -256,8 +255,8 @@ pub async fn hold(tx: &Transaction<'_>, unit: &Unit, epoch: Epoch) -> Result<(),
     judge(rows.as_ref(), unit, epoch)
 }
 
-/// Moves the unit on under `epoch`, and holds it until the transaction ends. The first statement
-/// of a transaction that applies changes. Nothing ever moves back: what is behind is ignored.
+/// Moves the unit on under `epoch`, and holds it until the transaction ends. The last statement of
+/// a transaction that applies changes. Nothing ever moves back: what is behind is ignored.
 pub async fn advance(
     tx: &Transaction<'_>,
     unit: &Unit,

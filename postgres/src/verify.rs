@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use monarch_model::TableName;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tokio_postgres::{GenericClient, IsolationLevel};
+use tokio_postgres::GenericClient;
 
 use crate::catalog::Relation;
 use crate::sql::{qualified, quote_ident};
@@ -84,40 +84,22 @@ pub fn shared_columns(source: &Relation, sink: &Relation) -> Vec<String> {
     columns
 }
 
-/// Reads each table of `subjects` in one snapshot of the database, so that all digests are of one
-/// moment. `progress` is told of each table when it is done, with its rows.
-pub async fn digest(
-    session: &mut Session,
-    subjects: &[Subject],
-    progress: &mut (dyn FnMut(&TableName, u64) + Send),
-) -> Result<Digests> {
-    let doing = "open a snapshot to verify";
-    let tx = session
-        .build_transaction()
-        .isolation_level(IsolationLevel::RepeatableRead)
-        .read_only(true)
-        .start()
+/// Begins the transaction whose snapshot is read: all digests of one side are of one moment.
+pub async fn begin(session: &Session) -> Result<()> {
+    session
+        .batch_execute("begin isolation level repeatable read, read only")
         .await
-        .doing(doing)?;
-    let digests = digest_in(&tx, subjects, progress).await?;
-    // Nothing was written: whether the end of the transaction is heard of does not matter.
-    let _ = tx.rollback().await;
-    Ok(digests)
+        .doing("open a snapshot to verify")
 }
 
-/// The same, in the snapshot of the transaction that `client` is in.
-pub async fn digest_in(
-    client: &impl GenericClient,
-    subjects: &[Subject],
-    progress: &mut (dyn FnMut(&TableName, u64) + Send),
-) -> Result<Digests> {
+/// Reads each table of `subjects` in the snapshot of the transaction that `client` is in.
+pub async fn digest(client: &impl GenericClient, subjects: &[Subject]) -> Result<Digests> {
     let utf8 = is_utf8(client).await.doing("open a snapshot to verify")?;
     let mut digests = Digests::default();
     for subject in subjects {
         let digest = digest_table(client, subject, utf8)
             .await
             .doing(format!("digest table {}", subject.table))?;
-        progress(&subject.table, digest.rows);
         digests.0.insert(subject.table.clone(), digest);
     }
     Ok(digests)

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use monarch_model::{Epoch, Lsn};
 use tokio_postgres::Statement;
 
-use super::alignment::{Alignment, aligned};
+use super::alignment::{self, Alignment, aligned};
 use super::assemble::SourceTransaction;
 use super::error::StreamError;
 use super::event::{Event, read_event};
@@ -25,10 +25,10 @@ use super::foresight::{let_others_run, plan};
 use super::intake::{Group, Intake};
 use super::membership::Membership;
 use super::pipeline::Pipeline;
-use super::primary::Primary;
+use super::primary::{self, Primary};
 use super::start::Preamble;
 use super::statement::Shape;
-use super::stretch;
+use super::stretch::{self, Effort, Met, Reached};
 use super::tables::Tables;
 use super::writer::{SoFar, Writer, pass_over};
 use super::{Action, mark};
@@ -54,6 +54,30 @@ pub(super) struct Applied {
     pub(super) recorded: bool,
 }
 
+impl Applied {
+    fn new(reached: &Reached, so_far: &SoFar) -> Self {
+        Self {
+            position: reached.position,
+            last_change: so_far.last_change,
+            barrier: so_far.barrier,
+            changes: so_far.changes,
+            transactions: reached.transactions,
+            fetches: so_far.fetches,
+            recorded: so_far.changes > 0 || so_far.barrier.is_some(),
+        }
+    }
+
+    /// What the sink records of it.
+    fn progress(&self) -> Progress {
+        Progress {
+            position: self.position,
+            last_change: self.last_change,
+            barrier: self.barrier,
+            horizon: None,
+        }
+    }
+}
+
 /// Up to where a sink transaction goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -61,6 +85,20 @@ enum End {
     AsWanted,
     /// To what a snapshot of the source sees, which is kept.
     Moment,
+}
+
+impl End {
+    /// What is wanted must be fetched, or the mover ends; an alignment may be refused.
+    fn effort(self) -> Effort {
+        let (snapshot_wait, tries) = match self {
+            End::AsWanted => (primary::SNAPSHOT_WAIT, stretch::TRIES),
+            End::Moment => (alignment::SNAPSHOT_WAIT, alignment::TRIES),
+        };
+        Effort {
+            snapshot_wait,
+            tries,
+        }
+    }
 }
 
 /// Writes a unit's changes to its sink.
@@ -95,7 +133,8 @@ impl Applier {
             foreign += 1;
         }
         if foreign < group.transactions.len() {
-            return Box::pin(self.write(group, foreign, End::AsWanted, intake, seen)).await;
+            let written = self.write(group, foreign, End::AsWanted, intake, seen);
+            return Ok(Box::pin(written).await?.0);
         }
         Ok(Applied {
             position: group.end(),
@@ -140,8 +179,8 @@ impl Applier {
         Ok(foreign)
     }
 
-    /// Brings the sink to a state of the source that can be read on both, and answers with it. All
-    /// up to `stands` is written.
+    /// Brings the sink to a state of the source that can be read on both, and answers with it, or
+    /// with why it cannot be. All up to `stands` is written.
     pub(super) async fn align(
         &mut self,
         alignment: Alignment,
@@ -154,16 +193,31 @@ impl Applier {
             sink,
             reply,
         } = alignment;
-        let own = self.primary.lend(source).await?;
+        let nothing = Applied {
+            position: stands,
+            ..Applied::default()
+        };
+        // Horizon and commits under way are learned in a session of its own, as for any fetch.
+        if let Err(error) = self.primary.connect().await {
+            let _ = reply.send(Err(error));
+            return Ok(nothing);
+        }
+        let own = self.primary.lend(source);
         let group = Group::quiet(stands);
-        let applied = Box::pin(self.write(group, 0, End::Moment, intake, seen)).await?;
+        let written = Box::pin(self.write(group, 0, End::Moment, intake, seen)).await;
         let source = self.primary.take_back(own)?;
+        let (applied, met) = written?;
+        let answer = match met {
+            Some(Met::None(error)) => Err(error),
+            _ => aligned(source, sink, applied.position).await,
+        };
         // Who asked may have gone: then both sessions end here.
-        let _ = reply.send(aligned(source, sink, applied.position).await);
+        let _ = reply.send(answer);
         Ok(applied)
     }
 
-    /// Writes the transactions of `group` behind the first `foreign` ones.
+    /// Writes the transactions of `group` behind the first `foreign` ones, and what must share their
+    /// sink transaction.
     async fn write(
         &mut self,
         group: Group,
@@ -171,7 +225,7 @@ impl Applier {
         end: End,
         intake: &mut Intake,
         seen: &(dyn Fn() + Sync),
-    ) -> Result<Applied, StreamError> {
+    ) -> Result<(Applied, Option<Met>), StreamError> {
         let doing = "write a transaction on the sink";
         let tx = self.sink.transaction().await.doing(doing)?;
         tx.batch_execute(self.preamble.sql).await.doing(doing)?;
@@ -188,54 +242,40 @@ impl Applier {
             seen,
             so_far: SoFar::default(),
         };
-        let mut applied = Applied {
-            position: group.end(),
-            transactions: group.transactions.len() as u64,
-            ..Applied::default()
-        };
         for transaction in &group.transactions[foreign..] {
             writer.transaction(transaction).await?;
         }
         writer.settle().await?;
         writer.look().await?;
-        let wanting = !writer.so_far.wanted.is_empty();
-        if wanting || end == End::Moment {
+        let mut reached = Reached {
             // What was told of a quiet stretch behind the group is not told again.
-            let from = applied.position.max(group.quiet);
-            // Its share of the queue is needed for what comes.
-            drop(group);
-            let reached = stretch::fetch_behind(&mut writer, intake, from).await?;
-            if end == End::AsWanted {
-                writer.primary.let_go().await?;
-            }
-            applied.position = reached.position;
-            applied.transactions += reached.transactions;
-            applied.fetches = u64::from(wanting);
-        }
-        let SoFar {
-            changes,
-            last_change,
-            barrier,
-            ..
-        } = std::mem::take(&mut writer.so_far);
-        drop(writer);
-        applied.changes = changes;
-        applied.last_change = last_change;
-        applied.barrier = barrier;
-        applied.recorded = changes > 0 || barrier.is_some();
-        if !applied.recorded {
-            tx.rollback().await.doing(doing)?;
-            return Ok(applied);
-        }
-        let progress = Progress {
-            position: applied.position,
-            last_change: applied.last_change,
-            barrier: applied.barrier,
-            horizon: None,
+            position: group.end().max(group.quiet),
+            transactions: group.transactions.len() as u64,
         };
-        sink::advance(&tx, &self.unit, self.epoch, &progress).await?;
-        tx.commit().await.doing("commit on the sink")?;
-        Ok(applied)
+        // Its share of the queue is needed for what comes.
+        drop(group);
+        let mut met = None;
+        if end == End::Moment || !writer.so_far.wanted.is_empty() {
+            let effort = end.effort();
+            let stretch = stretch::fetch_behind(&mut writer, intake, &mut reached, effort);
+            met = Some(stretch.await?);
+        }
+        let so_far = std::mem::take(&mut writer.so_far);
+        drop(writer);
+        match met {
+            Some(Met::None(error)) if !so_far.wanted.is_empty() => return Err(error),
+            Some(Met::Moment) if end == End::AsWanted => self.primary.let_go().await?,
+            _ => {}
+        }
+        let applied = Applied::new(&reached, &so_far);
+        if applied.recorded {
+            let progress = applied.progress();
+            sink::advance(&tx, &self.unit, self.epoch, &progress).await?;
+            tx.commit().await.doing("commit on the sink")?;
+        } else {
+            tx.rollback().await.doing(doing)?;
+        }
+        Ok((applied, met))
     }
 
     /// Records that nothing before `position` was the organization's.

@@ -31,7 +31,7 @@ pub(super) struct Group {
     /// Source transactions, in the order of their commits.
     pub(super) transactions: Vec<SourceTransaction>,
     /// Their shares of the queue.
-    _room: Vec<OwnedSemaphorePermit>,
+    room: Vec<OwnedSemaphorePermit>,
     /// Nothing lies between the last of them and this.
     pub(super) quiet: Lsn,
 }
@@ -41,7 +41,7 @@ impl Group {
     pub(super) fn quiet(position: Lsn) -> Self {
         Self {
             transactions: Vec::new(),
-            _room: Vec::new(),
+            room: Vec::new(),
             quiet: position,
         }
     }
@@ -88,7 +88,7 @@ impl Intake {
                 Incoming::Transaction(transaction, room) => {
                     bytes += transaction.recording.bytes();
                     group.transactions.push(transaction);
-                    group._room.push(room);
+                    group.room.push(room);
                 }
             }
             let full = group.transactions.len() >= GROUP_TRANSACTIONS || bytes >= GROUP_BYTES;

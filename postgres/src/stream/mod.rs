@@ -48,7 +48,7 @@ use std::sync::Arc;
 use monarch_config::Graph;
 use monarch_model::{Epoch, Lsn, names};
 
-pub use alignment::{Aligned, Alignment};
+pub use alignment::{Aligned, Alignment, await_snapshot};
 pub use decision::{
     Action, After, Before, ChildEdges, Missing, Operation, Reason, Role, Row, Standing, Telling,
     decide, is, was,

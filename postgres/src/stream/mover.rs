@@ -46,7 +46,7 @@ const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// How long the walsender is given to end the stream.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What comes back from it.
+/// What the task that writes reports.
 enum Outgoing {
     /// Source transactions are done with.
     Applied(Applied),

@@ -18,8 +18,8 @@ use super::xids::{Delivered, Snapshot};
 use crate::slot;
 use crate::{ConnectOptions, Doing, Error, Session, SessionPurpose};
 
-/// How long a snapshot is waited for that sees all that the log has brought.
-const SNAPSHOT_WAIT: Duration = Duration::from_secs(60);
+/// How long a snapshot is waited for that sees all that the log has brought, for a fetch.
+pub(super) const SNAPSHOT_WAIT: Duration = Duration::from_secs(60);
 /// How often one is taken meanwhile.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(50);
 /// The size of a page of the log, and of the headers that one may begin with.
@@ -119,15 +119,15 @@ impl Primary {
     }
 
     /// Takes a snapshot that sees all that the log has brought, to this mover or to one before, and
-    /// keeps it for what is read next.
-    pub(super) async fn moment(&mut self) -> Result<Moment, StreamError> {
+    /// keeps it for what is read next. It is waited for so long.
+    pub(super) async fn moment(&mut self, wait: Duration) -> Result<Moment, StreamError> {
         self.connect().await?;
         let Some(session) = &self.session else {
             return Err(StreamError::NoMoment {
                 blockers: Vec::new(),
             });
         };
-        let deadline = Instant::now() + SNAPSHOT_WAIT;
+        let deadline = Instant::now() + wait;
         loop {
             session
                 .batch_execute("rollback; begin isolation level repeatable read, read only")
@@ -153,14 +153,13 @@ impl Primary {
         Ok(rows.doing(doing())?)
     }
 
-    /// Takes the next moment in another session on the same server; returns the one it stands in
-    /// for.
-    pub(super) async fn lend(&mut self, other: Session) -> Result<Option<Session>, StreamError> {
-        self.connect().await?;
-        Ok(self.session.replace(other))
+    /// Takes the next moment in another session on the same server; returns the one that it stands
+    /// in for, if there is one already.
+    pub(super) fn lend(&mut self, other: Session) -> Option<Session> {
+        self.session.replace(other)
     }
 
-    /// Goes back to its own session; the other has the moment.
+    /// Goes back to its own session; the other may have the moment.
     pub(super) fn take_back(&mut self, own: Option<Session>) -> Result<Session, StreamError> {
         std::mem::replace(&mut self.session, own).ok_or_else(no_session)
     }

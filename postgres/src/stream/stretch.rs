@@ -83,8 +83,8 @@ use super::intake::{Incoming, Intake};
 use super::primary::Moment;
 use super::writer::Writer;
 
-/// How often a snapshot may be of no position of the log.
-const TRIES: u32 = 1000;
+/// How often a snapshot may be of no position of the log, for a fetch.
+pub(super) const TRIES: u32 = 1000;
 /// How long until another is taken.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the log is looked into behind the end of a stretch. What is looked at keeps its share of
@@ -106,32 +106,57 @@ enum Seam {
     Torn,
 }
 
+/// How hard a moment is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Effort {
+    /// How long a snapshot is waited for that sees all that the log has brought.
+    pub(super) snapshot_wait: Duration,
+    /// How often a snapshot may be of no position of the log.
+    pub(super) tries: u32,
+}
+
+/// What a stretch came to. All before its end is written, either way.
+pub(super) enum Met {
+    /// The primary's session is in the snapshot that its end is of.
+    Moment,
+    /// No snapshot of its end could be had.
+    None(StreamError),
+}
+
 /// Fetches what `writer` wants, and writes with it what leads up to the position that it is of.
-/// All up to `from` is written. The snapshot is kept; it is the caller's to let go.
+/// All up to where it `reached` is written before, and behind. The snapshot is kept; it is the
+/// caller's to let go.
 pub(super) async fn fetch_behind(
     writer: &mut Writer<'_>,
     intake: &mut Intake,
-    from: Lsn,
-) -> Result<Reached, StreamError> {
-    let mut reached = Reached {
-        position: from,
-        transactions: 0,
-    };
-    for _ in 0..TRIES {
-        let moment = writer.primary.moment().await?;
-        match read_up_to(&moment, writer, intake, &mut reached).await? {
+    reached: &mut Reached,
+    effort: Effort,
+) -> Result<Met, StreamError> {
+    let mut met = Met::None(StreamError::NoMoment {
+        blockers: Vec::new(),
+    });
+    for _ in 0..effort.tries {
+        let moment = match writer.primary.moment(effort.snapshot_wait).await {
+            Ok(moment) => moment,
+            Err(error) => {
+                met = Met::None(error);
+                break;
+            }
+        };
+        match read_up_to(&moment, writer, intake, reached).await? {
             Seam::Torn => sleep(PAUSE).await,
             Seam::Clean => {
-                writer.settle().await?;
-                writer.look().await?;
-                writer.fetch().await?;
-                return Ok(reached);
+                met = Met::Moment;
+                break;
             }
         }
     }
-    Err(StreamError::NoMoment {
-        blockers: Vec::new(),
-    })
+    writer.settle().await?;
+    writer.look().await?;
+    if let Met::Moment = met {
+        writer.fetch().await?;
+    }
+    Ok(met)
 }
 
 /// Writes what the snapshot sees, and looks on to where it cannot see any more.
@@ -154,6 +179,8 @@ async fn read_up_to(
                 read_to = read_to.max(position);
                 if behind.is_empty() {
                     reached.position = reached.position.max(position);
+                } else {
+                    behind.push(next);
                 }
             }
             Incoming::Transaction(transaction, room) => {

@@ -67,6 +67,8 @@ pub(super) struct SoFar {
     pub(super) last_change: Option<LastChange>,
     /// The last barrier.
     pub(super) barrier: Option<Barrier>,
+    /// How often rows were fetched from the source.
+    pub(super) fetches: u64,
     /// What the log does not hold.
     pub(super) wanted: Wanted,
     /// New parents of which it is not known whether children came before them.
@@ -551,6 +553,7 @@ impl Writer<'_> {
 
     /// Fetches what is wanted, in the moment that was taken on the source.
     pub(super) async fn fetch(&mut self) -> Result<(), StreamError> {
+        self.so_far.fetches += u64::from(!self.so_far.wanted.is_empty());
         let mut gone = self.so_far.wanted.parents();
         for query in self.so_far.wanted.queries(self.tables) {
             self.fetch_rows(&query, &mut gone).await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use monarch_harness::PgVersion;
+use monarch_postgres::stream::StreamError;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
@@ -87,8 +88,8 @@ async fn a_row_that_is_wrong_on_the_sink_is_seen() {
     mover.stop().await.unwrap();
 }
 
-/// Guards the stream: while both snapshots are read, and when whoever asked has gone or his session
-/// is dead, it goes on; and what is read stays as it was.
+/// Guards the stream: while both snapshots are read, and when whoever asked has gone, it goes on; and
+/// what is read stays as it was.
 #[tokio::test]
 async fn the_stream_goes_on_while_both_sides_are_read() {
     let world = World::new().await;
@@ -137,4 +138,70 @@ async fn an_open_transaction_is_in_neither_side() {
     open.batch_execute("commit").await.unwrap();
     world.settle(&mut mover).await;
     mover.stop().await.unwrap();
+}
+
+/// Guards the stream against whoever asks: his session on the source is dead when he is served. He
+/// is told so, and the mover goes on.
+#[tokio::test]
+async fn an_asker_whose_session_is_dead_does_not_end_the_mover() {
+    let world = World::new().await;
+    let mut mover = world.start();
+    let (alignment, answer) = world.alignment().await;
+    world
+        .on_source(
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity
+              where datname = current_database() and application_name = 'stream test'",
+        )
+        .await;
+    mover.ask.send(alignment).await.unwrap();
+    assert!(answer.await.unwrap().is_err());
+    world
+        .on_source("insert into event values (80, 101, 'later', 'b')")
+        .await;
+    world.settle(&mut mover).await;
+    mover.stop().await.unwrap();
+    world.assert_same().await;
+}
+
+/// Guards the stream where the source waits for a synchronous standby that is away: what the log has
+/// brought no snapshot sees, so there is no comparison, and all that comes goes on arriving.
+#[tokio::test]
+async fn no_comparison_while_a_synchronous_standby_is_away_but_the_stream_goes_on() {
+    let world = World::on_its_own(PgVersion::V15, &[]).await;
+    let mut mover = world.start();
+    world.settle(&mut mover).await;
+    for sql in [
+        "alter system set synchronous_standby_names = 'nobody'",
+        "select pg_reload_conf()",
+    ] {
+        world.on_source(sql).await;
+    }
+    let waiting = world.source_client().await;
+    let commit = tokio::spawn(async move {
+        let insert = "insert into event values (81, 101, 'waits', 'b')";
+        waiting.batch_execute(insert).await
+    });
+    mover.until(|report| report.changes > 0).await.unwrap();
+    let (alignment, answer) = world.alignment().await;
+    mover.ask.send(alignment).await.unwrap();
+    let refused = answer.await.unwrap();
+    assert!(matches!(refused, Err(StreamError::NoMoment { .. })));
+    for sql in [
+        "set synchronous_commit = local",
+        "insert into event values (82, 101, 'does not wait', 'b')",
+    ] {
+        world.on_source(sql).await;
+    }
+    mover.until(|report| report.changes > 1).await.unwrap();
+    for sql in [
+        "alter system reset synchronous_standby_names",
+        "select pg_reload_conf()",
+    ] {
+        world.on_source(sql).await;
+    }
+    commit.await.unwrap().unwrap();
+    let [source, sink] = world.compared(&mover).await;
+    assert_eq!(sink, source);
+    mover.stop().await.unwrap();
+    world.assert_same().await;
 }

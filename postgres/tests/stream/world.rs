@@ -182,7 +182,7 @@ pub(crate) struct Mover {
     running: JoinHandle<Result<Report, StreamError>>,
 }
 
-type Answer = Result<Aligned, monarch_postgres::Error>;
+type Answer = Result<Aligned, StreamError>;
 
 struct Watching(watch::Sender<Report>);
 
@@ -425,6 +425,9 @@ impl World {
         let reader = SessionPurpose::reader("stream test");
         let source = Session::connect(&self.job.primary, &reader).await.unwrap();
         let sink = Session::connect(&self.job.sink, &reader).await.unwrap();
+        let tables = self.job.graph.walk(&self.job.unit.store);
+        let names = tables.iter().map(|table| &table.name);
+        stream::await_snapshot(&sink, names).await.unwrap();
         Alignment::new(source, sink)
     }
 

@@ -346,7 +346,7 @@ impl Move {
 
     /// Both sides by the mover's own comparison.
     pub(crate) async fn compare(&self) -> Comparison {
-        let (mut source, mut sink) = (self.source_session().await, self.sink_session().await);
+        let (source, sink) = (self.source_session().await, self.sink_session().await);
         let (from, theirs) = self.scope(&source).await;
         let (to, ours) = self.scope(&sink).await;
         let tables = self.job.graph.walk(&self.job.unit.store);
@@ -365,12 +365,8 @@ impl Move {
         };
         let (source_subjects, sink_subjects) = (subjects(&from), subjects(&to));
         let digests: (Digests, Digests) = (
-            verify::digest(&mut source, &source_subjects, &mut |_, _| {})
-                .await
-                .unwrap(),
-            verify::digest(&mut sink, &sink_subjects, &mut |_, _| {})
-                .await
-                .unwrap(),
+            verify::digest(&*source, &source_subjects).await.unwrap(),
+            verify::digest(&*sink, &sink_subjects).await.unwrap(),
         );
         verify::compare(&digests.0, &digests.1)
     }

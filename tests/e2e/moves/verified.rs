@@ -59,6 +59,11 @@ async fn a_difference_is_found_under_traffic_and_holds_up_the_cut_over() -> Resu
     scene.sink().await?.batch_execute(MEND).await?;
     let again = verify(&scene, &["--store", "default"]).await?;
     assert_eq!(outcomes(&again), ["equal"]);
+    scene.update("pause", "null").await?;
+    let paused = verify(&scene, &["--store", "events"]).await?;
+    assert_eq!(outcomes(&paused), ["unanswered"]);
+    ensure!(paused.to_string().contains("paused"), "{paused}");
+    scene.update("resume", "null").await?;
     scene.cut_over().await?;
     traffic.stop().await?;
     let late = scene.operator.monarch(["move", "verify"]).await?;

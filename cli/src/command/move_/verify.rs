@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jiff::Timestamp;
-use monarch_ledger::{Ledger, Move, Verdict, Verification};
-use monarch_model::{StoreName, UnitStatus};
+use monarch_ledger::{Ledger, Move, Verification, VerificationOutcome};
+use monarch_model::{Phase, StoreName, UnitStatus};
 use serde_json::Value;
 
 use super::{find, none_such};
@@ -17,9 +17,9 @@ use crate::failure::Failure;
 use crate::units_of_measure::{count, duration};
 
 /// Both sides are read in full, each in one snapshot, on the source's primary and on the sink. It
-/// ends with 1 if anything differs, and readiness then refuses to cut over until a later
-/// verification finds both sides equal. An interrupted command takes nothing back: what was asked
-/// for is answered in the journal.
+/// ends with 1 unless all are equal. Where one differs, a cut-over is refused until a later
+/// verification of that store finds both sides equal. An interrupted command takes nothing back:
+/// what was asked for is answered in the journal.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -41,17 +41,15 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         .await?
         .ok_or_else(|| none_such(&arguments.which))?;
     let stores = chosen(&ledger, &of, &arguments.stores).await?;
-    let mut asked = Vec::new();
-    for store in &stores {
-        asked.push((store, ledger.ask_verification(of.id, store).await?));
-    }
     let patience = Duration::from_secs(arguments.timeout);
     let mut ended = Vec::new();
-    for (store, number) in asked {
+    // One after the other: each reads both sides in full.
+    for store in &stores {
+        let number = ledger.ask_verification(of.id, store).await?;
         ended.push(answer(&ledger, &of, (store, number), patience).await?);
     }
     console::show(context.output(), &ended, |ended| text(ended))?;
-    let equal = |one: &Verification| one.outcome == Some(Verdict::Equal);
+    let equal = |one: &Verification| one.outcome == Some(VerificationOutcome::Equal);
     Ok(match ended.iter().all(equal) {
         true => Exit::Done,
         false => Exit::Failed,
@@ -107,6 +105,11 @@ async fn answer(
         if let Some(one) = found.filter(|one| one.ended_at.is_some()) {
             return Ok(one);
         }
+        let phase = ledger.move_by_id(of.id).await?.map(|of| of.phase);
+        if let Some(phase) = phase.filter(|phase| *phase != Phase::Active) {
+            let why = format!("the move is {phase} by now: nobody answers any more");
+            return Err(Failure::not_ready(why));
+        }
         let units = ledger.units(of.id).await?;
         let unit = units.iter().find(|unit| unit.store == *store);
         if let Some(unit) = unit.filter(|unit| unit.status != UnitStatus::Streaming) {
@@ -115,15 +118,16 @@ async fn answer(
         }
         // A mover that reads both sides goes on reporting.
         let heard = unit.and_then(|unit| unit.heartbeat_at);
-        let silence = heard.and_then(|at| Timestamp::now().duration_since(at).try_into().ok());
-        let silent = silence.is_none_or(|silence: Duration| silence >= patience);
+        // The ledger's clock may be ahead of ours.
+        let silence = |at| Duration::try_from(Timestamp::now().duration_since(at));
+        let silent = heard.is_none_or(|at| silence(at).unwrap_or_default() >= patience);
         if silent && since.elapsed() >= patience {
             return Err(Failure::unreachable(format!(
                 "the mover of {store} is silent; what was asked for stands, and is answered in the \
                  journal when it is back"
             ))
             .advising(format!(
-                "see `monarch move status --move {}`: is the move paused, or the worker gone?",
+                "see `monarch move status --move {}`: is its worker gone?",
                 of.id
             )));
         }
@@ -143,7 +147,7 @@ fn text(ended: &[Verification]) -> String {
     ]);
     let mut remarks = Vec::new();
     for one in ended {
-        let outcome = one.outcome.map_or("open", Verdict::as_str);
+        let outcome = one.outcome.map_or("open", VerificationOutcome::as_str);
         table.add_row([
             one.store.to_string(),
             outcome.to_owned(),
