@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use monarch_ledger::{
-    Answer, Ledger, LedgerError, Purpose, SCHEMA_VERSION, Verdict, worker_grants,
+    Answer, Ledger, LedgerError, Purpose, SCHEMA_VERSION, VerificationOutcome, worker_grants,
 };
 use monarch_model::phase::PhaseEvent;
 use monarch_model::unit::UnitEvent;
@@ -106,7 +106,7 @@ async fn verifies(fixture: &Fixture, worker: &Ledger, id: MoveId, epoch: Epoch) 
     let begun = worker.begin_verification(id, &store, epoch).await.unwrap();
     assert_eq!(begun, Some(1));
     let answer = Answer {
-        outcome: Verdict::Equal,
+        outcome: VerificationOutcome::Equal,
         lsn: Some(Lsn(77)),
         detail: json!({}),
     };
@@ -114,7 +114,7 @@ async fn verifies(fixture: &Fixture, worker: &Ledger, id: MoveId, epoch: Epoch) 
         .end_verification(id, &store, epoch, 1, &answer)
         .await
         .unwrap();
-    assert_eq!(worker.newest_verifications(id).await.unwrap().len(), 1);
+    assert_eq!(worker.standing_verifications(id).await.unwrap().len(), 1);
 }
 
 /// Guards promise 4 over an upgrade: the tables of a newer version are a worker's to work with and a
