@@ -164,7 +164,7 @@ impl From<StreamError> for Fault {
                 code: "row-refused",
                 text,
             },
-            E::Spool(_) | E::NoMoment { .. } => Fault::NotYet(text),
+            E::Spool(_) | E::NoMoment { .. } | E::Keys(_) => Fault::NotYet(text),
             E::Protocol { .. } => Fault::Fatal {
                 code: "protocol",
                 text,
@@ -180,7 +180,7 @@ impl From<CopyError> for Fault {
         match error {
             E::Cancelled => Fault::Cancelled,
             // The next try scrubs and begins again.
-            E::NotEmpty { .. } => Fault::NotYet(text),
+            E::NotEmpty { .. } | E::Keys(_) => Fault::NotYet(text),
             E::ColumnsDiffer { .. } => Fault::Fatal {
                 code: "schema-changed",
                 text,

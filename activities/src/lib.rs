@@ -23,6 +23,7 @@ mod flip;
 mod hold;
 mod hosted;
 mod journal;
+mod keys;
 mod preflight;
 mod readiness;
 mod register;

@@ -293,6 +293,7 @@ async fn copy(
         }
     };
     let telling = tell_ledger(progress.clone(), cancel.clone(), record);
+    let keys = place.keys();
     let job = Job {
         unit: &place.unit,
         epoch,
@@ -300,6 +301,7 @@ async fn copy(
         spine: &place.case.spine,
         snapshot: &slot.snapshot,
         consistent_point: slot.consistent_point,
+        keys: &keys,
     };
     let mut observer = Leave(leave);
     let copied = beating(vitals, progress, &cancel, async {

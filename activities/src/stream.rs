@@ -199,6 +199,7 @@ pub(crate) fn job(place: &Place<'_>, epoch: Epoch, known: &Unit) -> Result<Job, 
         acknowledged: known.stream.acknowledged,
         sink_identity: sink_identity(known)?,
         spool: Spool::new(&world.spool),
+        keys: place.keys(),
     })
 }
 

@@ -8,12 +8,14 @@ use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, IdRange, Table
 use monarch_ledger::{Ledger, Move};
 use monarch_model::{Epoch, MoveId, StoreName, TableName, names};
 use monarch_postgres::catalog::{self, Catalog};
+use monarch_postgres::keys::KeyRecorder;
 use monarch_postgres::scope::Scope;
 use monarch_postgres::spine::Spine;
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit};
 
 use crate::control::Plane;
 use crate::failure::Fault;
+use crate::keys::KeysOfMove;
 
 /// The configuration and the ledger, shared by all activities of a worker.
 pub struct World {
@@ -193,6 +195,14 @@ impl Place<'_> {
     pub(crate) fn own_ids(&self) -> Result<Option<IdRange>, Fault> {
         let sink = self.case.world.cell(&self.case.of.sink_cell)?;
         Ok(sink.sequences)
+    }
+
+    /// Where the keys of objects go that the unit's rows name.
+    pub(crate) fn keys(&self) -> Arc<dyn KeyRecorder> {
+        Arc::new(KeysOfMove {
+            ledger: self.case.world.ledger.clone(),
+            move_id: self.unit.move_id,
+        })
     }
 
     /// What a session of this unit calls itself: a successor finds and ends it by this name.

@@ -7,6 +7,7 @@ mod digest;
 pub mod drain;
 mod error;
 pub mod evict;
+pub mod keys;
 pub mod pgoutput;
 pub mod preflight;
 pub mod publication;

@@ -10,9 +10,12 @@
 //! The position is written last. A sink without a position has no copy to stream behind.
 
 mod estimate;
+mod named;
 mod relay;
 mod statements;
 mod watch;
+
+use std::sync::Arc;
 
 use monarch_config::{Graph, Table};
 use monarch_model::{Epoch, Lsn, TableName};
@@ -21,12 +24,14 @@ use tokio_postgres::{Client, IsolationLevel, Transaction};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog;
+use crate::keys::{KeyRecorder, Keys, KeysNotRecorded};
 use crate::scope::{Scope, ScopeError};
 use crate::sink::{self, Progress as Position, SinkError};
 use crate::spine::{self, Spine, SpineError};
 use crate::sql::{qualified, quote_literal};
 use crate::{Doing, Error, Unit};
 
+use named::Named;
 use statements::Statements;
 use watch::Watch;
 
@@ -46,6 +51,8 @@ pub struct Job<'a> {
     pub snapshot: &'a str,
     /// The slot's consistent point.
     pub consistent_point: Lsn,
+    /// Where the keys go that rows name.
+    pub keys: &'a Arc<dyn KeyRecorder>,
 }
 
 /// Hears how far a copy is.
@@ -122,6 +129,9 @@ pub enum CopyError {
         /// Rows that the sink took.
         taken: u64,
     },
+    /// Keys that rows name could not be recorded.
+    #[error(transparent)]
+    Keys(#[from] KeysNotRecorded),
     /// The mover was told to stop.
     #[error("told to stop while copying")]
     Cancelled,
@@ -162,9 +172,12 @@ pub async fn copy(
         let rows_estimate = steps.iter().map(|step| step.rows_estimate).sum();
         let mut watch = Watch::new(observer, cancel, &first.table, steps.len(), rows_estimate);
         let disables_triggers = may_disable_triggers(sink).await?;
+        let mut keys = Keys::new(Arc::clone(job.keys));
         for step in &steps {
             tables.push(one(job, step, &source, sink, disables_triggers, &mut watch).await?);
+            named::take(&step.table, &step.named, sink, &mut keys, &mut watch).await?;
         }
+        watch.over(keys.settle()).await??;
     }
     record(job, horizon, sink).await?;
     Ok(Copied { tables })
@@ -174,6 +187,8 @@ pub async fn copy(
 struct Step {
     table: TableName,
     statements: Statements,
+    /// What reads, on the sink, the keys that its rows name.
+    named: Vec<Named>,
     rows_estimate: u64,
 }
 
@@ -192,7 +207,8 @@ async fn plan(
         } = job;
         Scope::new(graph, &unit.store, &unit.org, spine, catalog)
     };
-    refuse_rows(&tables, sink, &scope(&to)?).await?;
+    let on_sink = scope(&to)?;
+    refuse_rows(&tables, sink, &on_sink).await?;
     let scope = scope(&from)?;
     let mut steps = Vec::new();
     for table in tables {
@@ -200,6 +216,7 @@ async fn plan(
         steps.push(Step {
             table: table.name.clone(),
             rows_estimate: estimate::rows(source, &statements.select).await?,
+            named: named::queries(job.graph, table, &on_sink)?,
             statements,
         });
     }

@@ -32,6 +32,7 @@ use super::stretch::{self, Effort, Met, Reached};
 use super::tables::Tables;
 use super::writer::{SoFar, Writer, pass_over};
 use super::{Action, mark};
+use crate::keys::Keys;
 use crate::sink::{self, Barrier, LastChange, Progress};
 use crate::{Doing, Session, Unit};
 
@@ -113,6 +114,8 @@ pub(super) struct Applier {
     /// What each sink transaction starts with, and whether the sink's foreign keys act in it.
     pub(super) preamble: Preamble,
     pub(super) statements: HashMap<Shape, Statement>,
+    /// The keys of objects that rows name.
+    pub(super) keys: Keys,
 }
 
 impl Applier {
@@ -238,6 +241,7 @@ impl Applier {
             statements: &mut self.statements,
             primary: &mut self.primary,
             pipeline: Pipeline::new(),
+            keys: &mut self.keys,
             cascades: self.preamble.cascades,
             seen,
             so_far: SoFar::default(),
@@ -245,6 +249,8 @@ impl Applier {
         for transaction in &group.transactions[foreign..] {
             writer.transaction(transaction).await?;
         }
+        // They are recorded while the sink does its part.
+        writer.keys.hand_on().await?;
         writer.settle().await?;
         writer.look().await?;
         let mut reached = Reached {
@@ -260,6 +266,7 @@ impl Applier {
             let stretch = stretch::fetch_behind(&mut writer, intake, &mut reached, effort);
             met = Some(stretch.await?);
         }
+        writer.keys.settle().await?;
         let so_far = std::mem::take(&mut writer.so_far);
         drop(writer);
         match met {

@@ -6,6 +6,7 @@ use std::io;
 use monarch_model::{Lsn, TableName};
 
 use super::Reason;
+use crate::keys::KeysNotRecorded;
 use crate::scope::ScopeError;
 use crate::sink::SinkError;
 use crate::slot::Blocker;
@@ -56,6 +57,9 @@ pub enum StreamError {
         /// The transactions that were open on the source, the oldest first.
         blockers: Vec<Blocker>,
     },
+    /// Keys that rows name could not be recorded. The rows were not committed and come again.
+    #[error(transparent)]
+    Keys(Box<KeysNotRecorded>),
     /// A transaction could not be held in the spool folder.
     #[error("hold a transaction in the spool folder")]
     Spool(#[from] io::Error),
@@ -134,6 +138,12 @@ impl From<ScopeError> for StreamError {
     }
 }
 
+impl From<KeysNotRecorded> for StreamError {
+    fn from(error: KeysNotRecorded) -> Self {
+        StreamError::Keys(Box::new(error))
+    }
+}
+
 impl StreamError {
     /// Whether the same may succeed later with nobody doing anything about it.
     pub fn is_transient(&self) -> bool {
@@ -144,6 +154,7 @@ impl StreamError {
             StreamError::Refused { source, .. } => source.is_transient(),
             StreamError::Sink(SinkError::StillHeld { .. })
             | StreamError::NoMoment { .. }
+            | StreamError::Keys(_)
             | StreamError::Spool(_) => true,
             StreamError::Sink(SinkError::Superseded { .. } | SinkError::Sealed { .. })
             | StreamError::Fatal(_)

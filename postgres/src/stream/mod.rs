@@ -62,6 +62,7 @@ pub use start::identify;
 pub(crate) use tables::enforced_edges;
 pub use tail::{Tail, read_tail};
 
+use crate::keys::KeyRecorder;
 use crate::sink::{Barrier, LastChange};
 use crate::spine::Spine;
 use crate::{ConnectOptions, Unit};
@@ -91,6 +92,8 @@ pub struct Job {
     pub sink_identity: Option<SinkIdentity>,
     /// Where transactions are held until they are whole.
     pub spool: Spool,
+    /// Where the keys go that rows name.
+    pub keys: Arc<dyn KeyRecorder>,
 }
 
 impl Job {

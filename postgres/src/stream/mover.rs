@@ -30,6 +30,7 @@ use super::primary::Primary;
 use super::start::{preamble, take_sink, take_slot};
 use super::tables::Tables;
 use super::{Job, Observer, Report};
+use crate::keys::Keys;
 use crate::replication::{Frame, ReplicationConnection, ReplicationStream, Status, StreamOptions};
 use crate::{Session, SessionPurpose};
 
@@ -112,6 +113,7 @@ async fn start(job: &Job, asked: mpsc::Receiver<Alignment>) -> Result<Mover, Str
         preamble: preamble(&mut sink).await?,
         sink,
         statements: std::collections::HashMap::new(),
+        keys: Keys::new(Arc::clone(&job.keys)),
     };
     let report = Report {
         received: position,

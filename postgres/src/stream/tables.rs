@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use monarch_config::{Graph, Scope as Edge, Table as Configured};
-use monarch_model::TableName;
+use monarch_model::{StoreName, TableName};
 use tokio_postgres::Client;
 
 use super::error::{Finding, StreamError};
 use super::fetch::{Comparison, Reading};
 use super::{IdSet, Job, KeyKind, Reason, Telling};
 use crate::catalog::{self, Catalog, Generated, Identity, Relation, ReplicaIdentity};
+use crate::keys::key_columns;
 use crate::scope::{Scope, Term};
 use crate::spine::Spine;
 use crate::sql::{qualified, quote_ident};
@@ -51,6 +52,8 @@ pub(super) struct Table {
     pub(super) tie: Tie,
     /// Whether the source enforces that edge as a foreign key.
     pub(super) tie_enforced: bool,
+    /// The columns that hold keys of objects that move, each with its blob store.
+    pub(super) blobs: Vec<(usize, StoreName)>,
     /// The tables that it scopes.
     pub(super) children: Vec<Child>,
     /// How many dynamic parents stand above it.
@@ -338,6 +341,9 @@ impl Builder<'_> {
             .iter()
             .map(|name| place(name))
             .collect::<Result<_, _>>()?;
+        let blobs = key_columns(self.graph, table)
+            .map(|(column, store)| Ok((place(column)?, store.clone())))
+            .collect::<Result<_, Finding>>()?;
         let term = self.scope.term(&table.name)?;
         let tie = self.tie(term, place(&term.column().name)?);
         let depth = match &tie {
@@ -356,6 +362,7 @@ impl Builder<'_> {
             tie_type: term.column().key_type.clone(),
             telling: telling(source, term.column().name.as_str()),
             reading: self.reading(table, source)?,
+            blobs,
             children: self.children(table),
             identity: identity_letter(&source.replica_identity),
             source_types: source

@@ -23,6 +23,7 @@ use super::primary::Primary;
 use super::statement::{Param, Shape, Verb, others_sql, set_columns, subtree_deletes};
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
 use super::{Action, After, Missing, Operation, Reason, Row, mark};
+use crate::keys::Keys;
 use crate::sink::{Barrier, LastChange};
 use crate::{Doing, Unit};
 
@@ -51,6 +52,7 @@ pub(super) struct Writer<'a> {
     pub(super) statements: &'a mut HashMap<Shape, Statement>,
     pub(super) primary: &'a mut Primary,
     pub(super) pipeline: Pipeline<'a, Written>,
+    pub(super) keys: &'a mut Keys,
     /// Whether the sink's foreign keys act.
     pub(super) cascades: bool,
     /// Told of each change that is read: a long transaction shows that it moves.
@@ -469,6 +471,9 @@ impl Writer<'_> {
         let Some(at) = self.so_far.at else {
             return Ok(());
         };
+        if !matches!(verb, Verb::Delete) {
+            self.take_keys(table, change).await?;
+        }
         let kin = self.membership.kin(&table.tie);
         let shape = Shape {
             table: change.table,
@@ -492,6 +497,18 @@ impl Writer<'_> {
         let tx = self.tx;
         let statement = async move { tx.execute_raw(&statement, params).await };
         self.pipeline.push(written, bytes, statement).await;
+        Ok(())
+    }
+
+    /// A key that was left out because it did not change was taken when its row came.
+    async fn take_keys(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
+        for (column, store) in &table.blobs {
+            let value = change.new.as_ref().and_then(|new| new.get(*column));
+            if let Some(key) = value.and_then(Value::text) {
+                let key = String::from_utf8_lossy(key);
+                self.keys.take(store, &table.name, &key).await?;
+            }
+        }
         Ok(())
     }
 

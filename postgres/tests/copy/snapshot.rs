@@ -1,10 +1,12 @@
 //! The copy of a store.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use monarch_harness::PgVersion;
 use monarch_model::{Epoch, Lsn};
+use monarch_postgres::keys::{KeyRecorder, NoObjects};
 use monarch_postgres::replication::ExportedSlot;
 use monarch_postgres::sink::{self, SinkError};
 use monarch_postgres::slot;
@@ -14,6 +16,8 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::world::{World, all_rows, one, rows_of, store, table};
+
+static KEYS: LazyLock<Arc<dyn KeyRecorder>> = LazyLock::new(|| Arc::new(NoObjects));
 
 /// Keeps what it hears.
 #[derive(Default)]
@@ -42,6 +46,7 @@ fn job<'a>(world: &'a World, spine: &'a Spine, made: &'a ExportedSlot, epoch: i6
         spine,
         snapshot: &made.snapshot,
         consistent_point: made.consistent_point,
+        keys: &KEYS,
     }
 }
 
@@ -353,6 +358,7 @@ async fn a_snapshot_whose_exporter_is_gone_copies_nothing() {
         spine: &spine,
         snapshot: &name,
         consistent_point,
+        keys: &KEYS,
     };
     let error = copy(&world, &job, &mut Heard::default()).await;
     assert!(matches!(error, Err(CopyError::Asked(_))), "{error:?}");

@@ -9,6 +9,7 @@ use monarch_harness::{Cluster, ClusterOptions, PgVersion, Standby, fresh_name, s
 use monarch_model::{Epoch, MoveId, StoreName};
 use monarch_postgres::catalog;
 use monarch_postgres::connect::Environment;
+use monarch_postgres::keys::NoObjects;
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sink::{self, TakeOver};
@@ -273,6 +274,7 @@ impl World {
                 acknowledged: None,
                 sink_identity: None,
                 spool: Spool::new(std::env::temp_dir()),
+                keys: Arc::new(NoObjects),
             },
             others: all_rows(&sink).await,
             source,
@@ -310,6 +312,7 @@ impl World {
             spine: &spine,
             snapshot: &slot.snapshot,
             consistent_point: slot.consistent_point,
+            keys: &self.job.keys,
         };
         let mut nobody = Nobody;
         snapshot::copy(

@@ -5,6 +5,7 @@
 
 mod endings;
 mod keys;
+mod objects;
 mod schema;
 mod secrets;
 mod sequences;

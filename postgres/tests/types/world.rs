@@ -10,6 +10,7 @@ use monarch_model::{Epoch, MoveId, StoreName};
 use monarch_postgres::catalog;
 use monarch_postgres::connect::Environment;
 use monarch_postgres::evict::{self, EvictionPermit, Evidence};
+use monarch_postgres::keys::NoObjects;
 use monarch_postgres::preflight::{self, Limits, Report};
 use monarch_postgres::replication::{ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
@@ -136,6 +137,7 @@ impl Move {
             acknowledged: None,
             sink_identity: None,
             spool: Spool::new(std::env::temp_dir()),
+            keys: Arc::new(NoObjects),
         };
         Self {
             source: from,
@@ -268,6 +270,7 @@ impl Move {
             spine: &self.job.spine,
             snapshot: &made.snapshot,
             consistent_point: made.consistent_point,
+            keys: &self.job.keys,
         };
         let cancel = CancellationToken::new();
         snapshot::copy(&copying, &mut source, &mut sink, &mut Nobody, &cancel).await

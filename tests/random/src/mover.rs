@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use monarch_config::Graph;
 use monarch_model::{Epoch, Lsn, Phase, chain};
 use monarch_postgres::evict::{self, Doomed, ScrubPermit};
+use monarch_postgres::keys::{KeyRecorder, NoObjects};
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sink::{self, SinkError, TakeOver};
@@ -252,6 +253,7 @@ impl Post {
                 memory_bytes: self.spool_bytes,
                 ..Spool::new(std::env::temp_dir())
             },
+            keys: Arc::new(NoObjects),
         }
     }
 }
@@ -536,6 +538,7 @@ async fn copy(post: &Post, epoch: Epoch) -> Result<(String, SinkIdentity)> {
     let plan = publication::plan(unit, &post.graph, &post.scope(&catalog)?, &catalog)?;
     publication::ensure(&mut primary, &plan).await?;
     let slot = make_slot(post, epoch, &primary).await?;
+    let no_objects: Arc<dyn KeyRecorder> = Arc::new(NoObjects);
     let job = snapshot::Job {
         unit,
         epoch,
@@ -543,6 +546,7 @@ async fn copy(post: &Post, epoch: Epoch) -> Result<(String, SinkIdentity)> {
         spine: &post.spine,
         snapshot: &slot.snapshot,
         consistent_point: slot.consistent_point,
+        keys: &no_objects,
     };
     let cancel = CancellationToken::new();
     snapshot::copy(&job, &mut primary, &mut sink, &mut Nobody, &cancel).await?;
