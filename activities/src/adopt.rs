@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use monarch_model::StoreName;
+use monarch_ledger::Unit;
 use monarch_model::phase::PhaseEvent;
+use monarch_model::{Phase, StoreName};
 use monarch_postgres::evict::unit_order;
 use monarch_workflows::contract::{AdoptInput, AdoptOutput, DrainRef};
 
 use crate::failure::Fault;
-use crate::journal::newest;
-use crate::sweep::Workflows;
+use crate::hold::HELD;
+use crate::journal::{newest, newest_of};
+use crate::sweep::{Run, Workflows};
 use crate::world::{Case, World};
 
 pub(crate) async fn run(
@@ -47,12 +49,14 @@ pub(crate) async fn run(
             writes_stopped: detail["writes_stopped"].as_bool()?,
         })
     });
+    let paused = case.of.phase == Phase::Active && is_held(world, &units).await?;
     let pause = case.of.write_pause_ms.and_then(|ms| u64::try_from(ms).ok());
     Ok(AdoptOutput {
         org: case.of.org,
         from: case.of.source_cell,
         to: case.of.sink_cell,
         phase: case.of.phase,
+        paused,
         units: units
             .into_iter()
             .map(|unit| (unit.store, unit.status))
@@ -61,6 +65,18 @@ pub(crate) async fn run(
         write_pause: pause.map(Duration::from_millis),
         reason: case.of.reason.map(|reason| (reason.code, reason.text)),
     })
+}
+
+/// Whether a unit was held and had no mover since: that one would have taken another epoch.
+async fn is_held(world: &World, units: &[Unit]) -> Result<bool, Fault> {
+    for unit in units {
+        let held = newest_of(world, unit.move_id, Some(&unit.store), HELD).await?;
+        let epoch = held.and_then(|detail| serde_json::from_value(detail["epoch"].clone()).ok());
+        if epoch == Some(unit.epoch) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Refuses while the workflow that the ledger knows of still runs: two would drive one move. Whoever
@@ -74,13 +90,19 @@ async fn is_gone(
     if (workflow_id, run_id) == (&input.workflow_id, &input.run_id) {
         return Ok(());
     }
-    match workflows.is_running(workflow_id, run_id).await {
-        Some(false) => Ok(()),
-        Some(true) => Err(Fault::StillDriven(format!(
+    let mut driver = workflows.look(workflow_id, Some(run_id)).await;
+    // A reset puts a run under the id that the ledger does not know; under its own id the newest
+    // run is the one that asks.
+    if matches!(driver, Run::Closed { .. }) && *workflow_id != input.workflow_id {
+        driver = workflows.look(workflow_id, None).await;
+    }
+    match driver {
+        Run::Closed { .. } => Ok(()),
+        Run::Open => Err(Fault::StillDriven(format!(
             "move {} is driven by workflow {workflow_id} (run {run_id}), which runs",
             case.of.id
         ))),
-        None => Err(Fault::NotYet(format!(
+        Run::Unknown => Err(Fault::NotYet(format!(
             "whether workflow {workflow_id} still runs is not known"
         ))),
     }

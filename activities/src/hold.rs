@@ -15,7 +15,7 @@ use crate::vitals::Vitals;
 use crate::world::World;
 
 /// The kind of the journal's rows that tell of a pause. The epoch of a mover ends it.
-const HELD: &str = "held";
+pub(crate) const HELD: &str = "held";
 
 /// Between two reports.
 const REPORT_EVERY: Duration = Duration::from_secs(1);

@@ -4,13 +4,13 @@
 //! slot: the source would keep log for them until its disk is full. The sweep looks at every move
 //! that still has something in a cell. One whose workflow does not run any more loses its slots, its
 //! publications and its fence, and is failed by name; where Temporal does not answer, silence of
-//! its movers past a limit decides. Past the flip nothing is taken back: there the sweep only reads
+//! its movers past a limit decides. It is left alone for a while first: an operator who terminates a
+//! workflow to put another in its place must find the move as it was. Past the flip nothing is taken back: there the sweep only reads
 //! the slots' tails out and drops them, and says that the move waits for a workflow.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use monarch_ledger::{Purpose, Reason, SweepCandidate};
-use monarch_model::phase::PhaseEvent;
+use monarch_ledger::{Move, Purpose, Reason, SweepCandidate};
 use monarch_model::{Phase, UnitStatus};
 use monarch_workflows::contract::{SweepInput, SweepOutput};
 use temporalio_client::errors::WorkflowInteractionError;
@@ -23,14 +23,24 @@ use crate::failure::Fault;
 use crate::world::{Case, World};
 use crate::{close_tail, fence, scrub};
 
+/// What is known of a workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// It runs.
+    Open,
+    /// It does not run any more; since when, as long as Temporal remembers it.
+    Closed {
+        /// When it ended.
+        since: Option<SystemTime>,
+    },
+    /// Temporal did not answer.
+    Unknown,
+}
+
 /// Says whether a move's workflow still runs.
 pub trait Workflows: Sync {
-    /// Whether the run is open; none if Temporal did not answer, so that nothing is known.
-    fn is_running(
-        &self,
-        workflow_id: &str,
-        run_id: &str,
-    ) -> impl Future<Output = Option<bool>> + Send;
+    /// What is known of a run; of the newest one under the id where none is named.
+    fn look(&self, workflow_id: &str, run_id: Option<&str>) -> impl Future<Output = Run> + Send;
 }
 
 /// Temporal's own word.
@@ -44,26 +54,47 @@ impl Temporal {
 }
 
 impl Workflows for Temporal {
-    async fn is_running(&self, workflow_id: &str, run_id: &str) -> Option<bool> {
+    async fn look(&self, workflow_id: &str, run_id: Option<&str>) -> Run {
         let run = WorkflowExecutionInfo::builder()
             .namespace(self.0.namespace())
             .workflow_id(workflow_id)
-            .run_id(run_id)
+            .maybe_run_id(run_id.map(str::to_owned))
             .build();
         let handle = run.bind_untyped(self.0.clone());
         match handle.describe(WorkflowDescribeOptions::default()).await {
-            Ok(run) => Some(run.status() == WorkflowExecutionStatus::Running),
-            Err(WorkflowInteractionError::NotFound(_)) => Some(false),
+            Ok(run) if run.status() == WorkflowExecutionStatus::Running => Run::Open,
+            Ok(run) => Run::Closed {
+                since: run.close_time(),
+            },
+            Err(WorkflowInteractionError::NotFound(_)) => Run::Closed { since: None },
             Err(error) => {
                 tracing::warn!(workflow_id, error = %error, "Temporal does not say whether it runs");
-                None
+                Run::Unknown
             }
         }
     }
 }
 
+/// What is known of the workflow that drives a move: the run that the ledger names or, once that has
+/// ended, the newest one under its id. The ledger does not know of a run that a reset made, nor yet
+/// of one that is about to adopt the move.
+async fn driver(of: &Move, workflows: &impl Workflows) -> Run {
+    match workflows.look(&of.workflow_id, Some(&of.run_id)).await {
+        // The id of a move that is over may be another move's by now.
+        Run::Closed { since } if of.phase.is_live() => {
+            match workflows.look(&of.workflow_id, None).await {
+                Run::Closed { since: newest } => Run::Closed {
+                    since: since.max(newest),
+                },
+                known => known,
+            }
+        }
+        known => known,
+    }
+}
+
 /// Looks at every move once and ends what nobody drives. Returns one line for each move that was
-/// ended, that needs a person, or that could not be ended.
+/// ended, that needs a person, that is left alone for now, or that could not be ended.
 ///
 /// # Errors
 /// The ledger could not be read. What stands in the way of one move does not stop the others: it is
@@ -75,12 +106,10 @@ pub async fn run(
 ) -> Result<SweepOutput, SweepError> {
     let mut output = SweepOutput {
         swept: Vec::new(),
+        waiting: Vec::new(),
         not_ended: Vec::new(),
     };
     for candidate in world.ledger.sweep_candidates().await? {
-        if !is_forsaken(&candidate, workflows, input.silent_for).await {
-            continue;
-        }
         let of = &candidate.of;
         let told = |what: &str| {
             format!(
@@ -88,6 +117,19 @@ pub async fn run(
                 of.id, of.org, of.phase
             )
         };
+        let silent = Duration::try_from(candidate.silent_for).unwrap_or_default();
+        match judge(driver(of, workflows).await, of.phase, silent, &input) {
+            Verdict::Driven => continue,
+            Verdict::MayBeAdopted { for_another } => {
+                let seconds = for_another.as_secs();
+                output.waiting.push(told(&format!(
+                    "its workflow does not run any more; left alone for another {seconds} s, so \
+                     that it can be adopted"
+                )));
+                continue;
+            }
+            Verdict::Forsaken => {}
+        }
         match end(world, &candidate).await {
             Ok(Some(what)) => output.swept.push(told(&what)),
             Ok(None) => {}
@@ -105,43 +147,48 @@ pub async fn run(
 #[error("look for moves that nobody drives")]
 pub struct SweepError(#[from] monarch_ledger::LedgerError);
 
-/// Whether nobody drives the move: its workflow is known not to run, or nothing is known of it and
-/// its movers were silent for so long. A workflow that runs is never swept.
-async fn is_forsaken(
-    candidate: &SweepCandidate,
-    workflows: &impl Workflows,
-    silent_for: Duration,
-) -> bool {
-    let of = &candidate.of;
-    let silent = Duration::try_from(candidate.silent_for).unwrap_or_default() >= silent_for;
-    match workflows.is_running(&of.workflow_id, &of.run_id).await {
-        Some(running) => !running,
-        None => silent,
+/// What is to be made of a move.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Somebody drives it, as far as is known.
+    Driven,
+    /// Nobody does, and somebody may be about to.
+    MayBeAdopted { for_another: Duration },
+    /// Nobody drives it.
+    Forsaken,
+}
+
+/// A workflow that runs is never swept; one that has ended is after a while, which only the ledger's
+/// `silent` can tell where Temporal has forgotten it; where nothing is known, silence decides.
+fn judge(driver: Run, phase: Phase, silent: Duration, input: &SweepInput) -> Verdict {
+    match driver {
+        Run::Open => Verdict::Driven,
+        // Nobody adopts a move that is over.
+        Run::Closed { .. } if !phase.is_live() => Verdict::Forsaken,
+        Run::Closed { since } => {
+            let closed_for = since.map_or(silent, |since| since.elapsed().unwrap_or_default());
+            match input.closed_for.checked_sub(closed_for) {
+                Some(for_another) if !for_another.is_zero() => {
+                    Verdict::MayBeAdopted { for_another }
+                }
+                _ => Verdict::Forsaken,
+            }
+        }
+        Run::Unknown if silent >= input.silent_for => Verdict::Forsaken,
+        Run::Unknown => Verdict::Driven,
     }
 }
 
-/// Returns what was done or is to be done; nothing if the move needs neither.
+/// Returns what was done or is to be done; nothing if the move needs neither, or has gone on since
+/// it was looked at.
 async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>, Fault> {
     let case = world.open(candidate.of.id).await?;
+    let as_found = |of: &Move| (of.step, of.workflow_id.clone(), of.run_id.clone());
+    if as_found(&case.of) != as_found(&candidate.of) {
+        return Ok(None);
+    }
     match case.of.phase {
-        Phase::Active | Phase::Draining | Phase::Aborting => {
-            let why = Reason {
-                code: "forsaken".to_owned(),
-                text: "its workflow does not run any more; swept".to_owned(),
-            };
-            world
-                .ledger
-                .transition(case.of.id, PhaseEvent::Fail, case.of.expected(), why)
-                .await?;
-            // The slots first: while a control plane is away, the log must not pile up.
-            let dropped = drop_all(&case).await?;
-            fence::lift(&case).await?;
-            Ok(Some(format!(
-                "failed, {dropped} units lost their slots and publications; scrub the sink with \
-                 `monarch move adopt --org {org}` and `monarch move abort --org {org}`",
-                org = case.of.org
-            )))
-        }
+        Phase::Active | Phase::Draining | Phase::Aborting => fail(&case).await,
         Phase::Failed | Phase::Finalized | Phase::Aborted => {
             let dropped = drop_all(&case).await?;
             if case.of.phase == Phase::Failed {
@@ -158,6 +205,26 @@ async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>
             )))
         }
     }
+}
+
+/// Fails a move that has not flipped; nothing happens to it if it was adopted meanwhile.
+async fn fail(case: &Case<'_>) -> Result<Option<String>, Fault> {
+    let why = Reason {
+        code: "forsaken".to_owned(),
+        text: "its workflow does not run any more; swept".to_owned(),
+    };
+    let ledger = &case.world.ledger;
+    if ledger.fail_forsaken(&case.of, why).await?.is_none() {
+        return Ok(None);
+    }
+    // The slots first: while a control plane is away, the log must not pile up.
+    let dropped = drop_all(case).await?;
+    fence::lift(case).await?;
+    Ok(Some(format!(
+        "failed, {dropped} units lost their slots and publications; scrub the sink with \
+         `monarch move adopt --org {org}` and `monarch move abort --org {org}`",
+        org = case.of.org
+    )))
 }
 
 /// Reads the tail of every slot that is left and drops it; returns how many were.
@@ -193,4 +260,47 @@ async fn drop_all(case: &Case<'_>) -> Result<usize, Fault> {
         dropped += 1;
     }
     Ok(dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INPUT: SweepInput = SweepInput {
+        silent_for: Duration::from_secs(600),
+        closed_for: Duration::from_secs(300),
+    };
+
+    fn judged(driver: Run, phase: Phase, silent_seconds: u64) -> &'static str {
+        match judge(driver, phase, Duration::from_secs(silent_seconds), &INPUT) {
+            Verdict::Driven => "driven",
+            Verdict::MayBeAdopted { for_another } => {
+                assert!(for_another <= INPUT.closed_for);
+                "may be adopted"
+            }
+            Verdict::Forsaken => "forsaken",
+        }
+    }
+
+    /// Guards the operator who terminates a workflow to put another in its place.
+    #[test]
+    fn a_move_is_left_alone_for_a_while_after_its_workflow_ended() {
+        let ago = |seconds| Run::Closed {
+            since: SystemTime::now().checked_sub(Duration::from_secs(seconds)),
+        };
+        let forgotten = Run::Closed { since: None };
+        for (driver, phase, silent_seconds, expected) in [
+            (Run::Open, Phase::Active, 10_000, "driven"),
+            (ago(10), Phase::Active, 10_000, "may be adopted"),
+            (ago(310), Phase::Active, 0, "forsaken"),
+            (ago(10), Phase::Aborted, 0, "forsaken"),
+            (forgotten, Phase::Draining, 10, "may be adopted"),
+            (forgotten, Phase::Draining, 310, "forsaken"),
+            (Run::Unknown, Phase::Active, 310, "driven"),
+            (Run::Unknown, Phase::Active, 610, "forsaken"),
+        ] {
+            let said = judged(driver, phase, silent_seconds);
+            assert_eq!(said, expected, "{driver:?} {phase} {silent_seconds}");
+        }
+    }
 }

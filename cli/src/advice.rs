@@ -20,8 +20,8 @@ pub(crate) fn forsaken(of: &Move, gone: &Liveness) -> String {
 /// What to do about that.
 pub(crate) fn take_up(of: &Move) -> String {
     format!(
-        "carry it on with `monarch move adopt --org {0}`; to end it, `monarch sweep` first, then \
-         adopt and abort it",
+        "carry it on with `monarch move adopt --org {0}`; to end it, `monarch sweep --closed-for 0` \
+         first, then adopt and abort it",
         of.org
     )
 }

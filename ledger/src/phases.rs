@@ -8,8 +8,10 @@ use tokio_postgres::{Row, Transaction};
 
 use crate::connection::Ledger;
 use crate::error::LedgerError;
-use crate::journal::{Entry, storable_text};
-use crate::records::{column, parsed};
+use crate::journal::{Entry, lock_move, storable_text};
+use crate::records::{Move, column, parsed};
+
+const DOING: &str = "change the move's phase";
 
 /// What became of a request for a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -97,39 +99,80 @@ impl Ledger {
         expected: impl Into<Expected>,
         why: impl Into<Why>,
     ) -> Result<Transition, LedgerError> {
-        const DOING: &str = "change the move's phase";
         let (expected, why) = (expected.into(), why.into());
         let target = phase::next(expected.phase, event)?;
         let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
-        let made = swap_phase(&tx, move_id, event, expected, target, why.reason.as_ref())
+        let outcome = transition_in(&tx, move_id, event, expected, target, why).await?;
+        tx.commit().await.map_err(LedgerError::database(DOING))?;
+        lease.give_back();
+        Ok(outcome)
+    }
+
+    /// Fails a move that nobody drives, where it stands as it was `found`: at the same step, and
+    /// under the same run of the same workflow. None if another one was put in its place meanwhile:
+    /// an adoption is no transition, so the step alone does not tell of it.
+    pub async fn fail_forsaken(
+        &self,
+        found: &Move,
+        why: impl Into<Why>,
+    ) -> Result<Option<Transition>, LedgerError> {
+        let (expected, event) = (found.expected(), PhaseEvent::Fail);
+        let target = phase::next(expected.phase, event)?;
+        let mut lease = self.lease().await?;
+        let tx = lease.begin(DOING).await?;
+        // Held until the end, so that nobody adopts the move behind this look.
+        lock_move(&tx, found.id).await?;
+        let is_same: bool = tx
+            .query_one(
+                "select (workflow_id, run_id) is not distinct from ($2, $3)
+                   from monarch_ledger.move where id = $1",
+                &[&found.id.0, &found.workflow_id, &found.run_id],
+            )
             .await
+            .and_then(|row| row.try_get(0))
             .map_err(LedgerError::database(DOING))?;
-        let outcome = if made {
-            units_allow(&tx, move_id, event).await?;
-            if event == PhaseEvent::Reopen {
-                void_proofs(&tx, move_id)
-                    .await
-                    .map_err(LedgerError::database(DOING))?;
-            }
-            Entry {
-                move_id,
-                store: None,
-                kind: event.as_str(),
-                before: Some(expected.phase.as_str()),
-                after: Some(target.as_str()),
-                detail: told(why),
-            }
-            .append(&tx)
-            .await?;
-            Transition::Made
-        } else {
-            found_instead(&tx, move_id, event, expected, target).await?
+        let outcome = match is_same {
+            true => Some(transition_in(&tx, found.id, event, expected, target, why.into()).await?),
+            false => None,
         };
         tx.commit().await.map_err(LedgerError::database(DOING))?;
         lease.give_back();
         Ok(outcome)
     }
+}
+
+async fn transition_in(
+    tx: &Transaction<'_>,
+    move_id: MoveId,
+    event: PhaseEvent,
+    expected: Expected,
+    target: Phase,
+    why: Why,
+) -> Result<Transition, LedgerError> {
+    let made = swap_phase(tx, move_id, event, expected, target, why.reason.as_ref())
+        .await
+        .map_err(LedgerError::database(DOING))?;
+    if !made {
+        return found_instead(tx, move_id, event, expected, target).await;
+    }
+    units_allow(tx, move_id, event).await?;
+    if event == PhaseEvent::Reopen {
+        void_proofs(tx, move_id)
+            .await
+            .map_err(LedgerError::database(DOING))?;
+    }
+    Entry {
+        move_id,
+        store: None,
+        kind: event.as_str(),
+        before: Some(expected.phase.as_str()),
+        after: Some(target.as_str()),
+        detail: told(why),
+    }
+    .append(tx)
+    .await?;
+    Ok(Transition::Made)
 }
 
 /// The compare-and-swap; false when the move stands elsewhere or is not there.

@@ -289,6 +289,44 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
+    /// What evil-corp's workflow says of its move.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub async fn status(&self) -> Result<Value> {
+        let words = ["workflow", "query", "--workflow-id", "org-move-1"];
+        let told = ["--type", "status", "--output", "json"];
+        let said = self
+            .operator
+            .temporal(words.into_iter().chain(told))
+            .await?
+            .success()?;
+        let answer: Value = serde_json::from_str(&said.output)
+            .with_context(|| format!("read the status: {}", said.output))?;
+        Ok(answer["queryResult"][0].clone())
+    }
+
+    /// Waits until evil-corp's workflow says something of its move, and returns all that it says.
+    ///
+    /// # Errors
+    ///
+    /// When it does not come to say that.
+    pub async fn until_status(&self, says: impl Fn(&Value) -> bool) -> Result<Value> {
+        let look = async {
+            loop {
+                let status = self.status().await?;
+                if says(&status) {
+                    return Ok(status);
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, look)
+            .await
+            .context("the workflow never says so")?
+    }
+
     /// Waits for the end of a workflow and returns what the `temporal` command tells of it.
     ///
     /// # Errors

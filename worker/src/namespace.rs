@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use monarch_workflows::contract::SweepInput;
+use monarch_workflows::contract::{SWEEP_CLOSED_FOR, SweepInput};
 use monarch_workflows::org_move::{MOVE_PHASE, ORG_ID, SINK_CELL, SOURCE_CELL};
 use monarch_workflows::{Sweep, queue};
 use temporalio_client::errors::ClientError;
@@ -27,7 +27,7 @@ use crate::temporal::{is_transient, names_namespace};
 pub const SWEEP_SCHEDULE: &str = "monarch-sweep";
 /// How often it runs.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
-/// How long a move that nobody drives may be silent before the sweep ends it.
+/// How long a move may be silent before the sweep ends it where Temporal cannot be asked.
 pub const SWEEP_SILENT_FOR: Duration = Duration::from_secs(600);
 
 /// Servers learn of a new search attribute from each other; a minute is their refresh interval.
@@ -139,6 +139,7 @@ async fn add_attribute(client: &Client, name: &str) -> Result<(), Status> {
 async fn ensure_schedule(client: &Client) -> Result<(), Status> {
     let input = SweepInput {
         silent_for: SWEEP_SILENT_FOR,
+        closed_for: SWEEP_CLOSED_FOR,
     };
     let action = ScheduleAction::start_workflow(Sweep::run, input, queue::MONARCH, SWEEP_SCHEDULE);
     let options = CreateScheduleOptions::builder()

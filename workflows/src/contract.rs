@@ -149,6 +149,9 @@ pub struct AdoptOutput {
     pub to: CellName,
     /// The move's phase.
     pub phase: Phase,
+    /// Whether its movers were paused.
+    #[serde(default)]
+    pub paused: bool,
     /// The units, in the order in which eviction deletes, and where each stands.
     pub units: Vec<(StoreName, UnitStatus)>,
     /// The attempt to cut over that is under way, or was the last.
@@ -322,9 +325,20 @@ pub struct EvictOutput {
 /// What the sweep looks for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SweepInput {
-    /// A live move whose movers said nothing for so long, and whose workflow is not running, is
-    /// ended.
+    /// Where Temporal cannot be asked, a move whose movers said nothing for so long is ended.
     pub silent_for: Duration,
+    /// A live move is ended once its workflow has not run for so long.
+    #[serde(default = "sweep_closed_for")]
+    pub closed_for: Duration,
+}
+
+/// How long a live move is left alone after its workflow has ended: whoever terminates a workflow
+/// to put another in its place needs the time to.
+pub const SWEEP_CLOSED_FOR: Duration = Duration::from_secs(600);
+
+/// For schedules that were made before it was asked for.
+fn sweep_closed_for() -> Duration {
+    SWEEP_CLOSED_FOR
 }
 
 /// What the sweep ended.
@@ -332,6 +346,9 @@ pub struct SweepInput {
 pub struct SweepOutput {
     /// Moves that were ended or need a person, with what was done.
     pub swept: Vec<String>,
+    /// Moves whose workflow has ended so lately that they are left alone for now.
+    #[serde(default)]
+    pub waiting: Vec<String>,
     /// Moves that could not be ended, with why.
     #[serde(default)]
     pub not_ended: Vec<String>,

@@ -236,6 +236,31 @@ async fn a_late_request_is_not_taken_for_a_timely_one() {
     }
 }
 
+/// Guards an adopted move against the sweep that looked at it before: it is not failed, though it is
+/// in the same phase at the same step.
+#[tokio::test]
+async fn a_move_that_was_adopted_meanwhile_is_not_failed() {
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        let ledger = &fixture.ledger;
+        let found = fixture.the_move(id).await;
+        ledger
+            .adopt(id, &found.workflow_id, "a later run")
+            .await
+            .unwrap();
+        let failed = ledger.fail_forsaken(&found, json!({})).await.unwrap();
+        assert_eq!(failed, None, "{version}");
+        assert_eq!(fixture.the_move(id).await.phase, Phase::Active);
+
+        let found = fixture.the_move(id).await;
+        for outcome in [Transition::Made, Transition::AlreadyMade] {
+            let failed = ledger.fail_forsaken(&found, json!({})).await.unwrap();
+            assert_eq!(failed, Some(outcome), "{version}");
+        }
+        assert_eq!(fixture.the_move(id).await.phase, Phase::Failed);
+    }
+}
+
 /// Guards promise 6: a crash between the phase and its journal row leaves neither.
 #[tokio::test]
 async fn a_crash_between_phase_and_journal_leaves_neither() {

@@ -1,10 +1,17 @@
 //! Moves that fail by a finding, and moves that nobody drives any more.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use monarch_demo::observe::{leftovers, total};
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, shared};
 use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::json;
+
+/// Ends what nobody drives without leaving anybody the time to adopt it.
+const SWEEP_NOW: [&str; 3] = ["sweep", "--closed-for", "0"];
+
+const TERMINATE: [&str; 4] = ["workflow", "terminate", "--workflow-id", "org-move-1"];
+
+const ADOPT: [&str; 4] = ["move", "adopt", "--org", "1"];
 
 /// Streams, runs `sql` on a store's source, and waits until the move has failed with a reason that
 /// has `name` in it and its slots are gone; then the abort scrubs the sink.
@@ -79,8 +86,7 @@ async fn a_terminated_move_is_swept() -> Result<()> {
     let neighbours = Neighbours::of(&scene.fleet).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    let terminate = ["workflow", "terminate", "--workflow-id", "org-move-1"];
-    scene.operator.temporal(terminate).await?.success()?;
+    scene.operator.temporal(TERMINATE).await?.success()?;
     worker.kill_9().await?;
     let left = leftovers(&scene.fleet.source).await?;
     assert!(
@@ -88,13 +94,13 @@ async fn a_terminated_move_is_swept() -> Result<()> {
         "nothing to sweep: {left:?}"
     );
 
-    let swept = scene.operator.monarch(["sweep"]).await?.success()?;
+    let swept = scene.operator.monarch(SWEEP_NOW).await?.success()?;
     assert!(swept.output.contains("organization 1"), "{}", swept.text());
     assert_eq!(scene.operator.phase(1).await?.as_deref(), Some("failed"));
     let left = leftovers(&scene.fleet.source).await?;
     assert!(left.is_empty(), "{left:?}");
     assert!(scene.fleet.control.may_write(1, "us1")?);
-    let again = scene.operator.monarch(["sweep"]).await?.success()?;
+    let again = scene.operator.monarch(SWEEP_NOW).await?.success()?;
     assert!(
         !again.output.contains("organization 1"),
         "swept twice: {}",
@@ -102,16 +108,75 @@ async fn a_terminated_move_is_swept() -> Result<()> {
     );
 
     let worker = scene.operator.worker()?;
-    scene
-        .operator
-        .monarch(["move", "adopt", "--org", "1"])
-        .await?
-        .success()?;
+    scene.operator.monarch(ADOPT).await?.success()?;
     scene.abort("clean up").await?;
     scene.until("aborted", &worker).await?;
     assert_eq!(total(&org_on(&scene.fleet.sink).await?), 0);
     neighbours.assert_untouched(&scene.fleet).await?;
     assert_nothing_left(&scene.fleet).await
+}
+
+/// Promises 1 and 9 over an upgrade: a sweep between the end of a move's workflow and its adoption
+/// leaves the move as it is and says so, and the new workflow goes on with the same slots.
+#[tokio::test]
+async fn a_move_that_is_about_to_be_adopted_is_not_swept() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let before = slots(&scene).await?;
+    scene.operator.temporal(TERMINATE).await?.success()?;
+    let swept = scene.operator.monarch(["sweep"]).await?.success()?;
+    assert!(swept.output.contains("left alone"), "{}", swept.text());
+    assert_eq!(slots(&scene).await?, before);
+    scene.operator.monarch(ADOPT).await?.success()?;
+    // However little time it leaves: somebody is there to take the move up.
+    let swept = scene.operator.monarch(SWEEP_NOW).await?.success()?;
+    assert!(!swept.output.contains("organization 1"), "{}", swept.text());
+    scene
+        .until_status(|status| status["phase"] == "active")
+        .await?;
+    scene.cut_over().await?;
+    let failed = "select kind from monarch_ledger.move_event where kind = 'fail'";
+    assert_eq!(scene.operator.ledger(failed).await?, None);
+    Ok(())
+}
+
+/// Promise 9 over `temporal workflow reset`: the ledger knows the run that was reset, which has
+/// ended; the one that came of it drives the move, which is not swept.
+#[tokio::test]
+async fn a_move_whose_workflow_was_reset_is_not_swept() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let before = slots(&scene).await?;
+    let reset = [
+        "workflow",
+        "reset",
+        "--workflow-id",
+        "org-move-1",
+        "--type",
+        "LastWorkflowTask",
+        "--reason",
+        "a test",
+    ];
+    scene.operator.temporal(reset).await?.success()?;
+    let swept = scene.operator.monarch(SWEEP_NOW).await?.success()?;
+    assert!(!swept.output.contains("organization 1"), "{}", swept.text());
+    assert_eq!(scene.operator.phase(1).await?.as_deref(), Some("active"));
+    assert_eq!(slots(&scene).await?, before);
+    scene
+        .until_status(|status| status["phase"] == "active")
+        .await?;
+    scene.cut_over().await?;
+    Ok(())
+}
+
+/// The slots on the source.
+async fn slots(scene: &Scene<'_>) -> Result<Vec<String>> {
+    let mut left = leftovers(&scene.fleet.source).await?;
+    left.retain(|line| line.contains("slot "));
+    ensure!(!left.is_empty(), "no slot");
+    Ok(left)
 }
 
 /// Promise 7, when a cell cannot be reached: the sweep says by its exit status that something is
@@ -123,11 +188,10 @@ async fn a_sweep_that_cannot_end_a_move_fails() -> Result<()> {
     let scene = Scene::set(Stage::on(&main, None, shared, shared).await).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    let terminate = ["workflow", "terminate", "--workflow-id", "org-move-1"];
-    scene.operator.temporal(terminate).await?.success()?;
+    scene.operator.temporal(TERMINATE).await?.success()?;
     worker.kill_9().await?;
     main.kill_9().await?;
-    let swept = scene.operator.monarch(["sweep"]).await?;
+    let swept = scene.operator.monarch(SWEEP_NOW).await?;
     assert_eq!(swept.code, 1, "{}", swept.text());
     assert!(
         swept.output.contains("could not be ended"),
@@ -135,7 +199,7 @@ async fn a_sweep_that_cannot_end_a_move_fails() -> Result<()> {
         swept.text()
     );
     main.restart().await?;
-    scene.operator.monarch(["sweep"]).await?.success()?;
+    scene.operator.monarch(SWEEP_NOW).await?.success()?;
     let left = leftovers(&scene.fleet.source).await?;
     assert!(left.is_empty(), "{left:?}");
     Ok(())

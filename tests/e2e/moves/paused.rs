@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use monarch_demo::Organization;
 use monarch_harness::Program;
 use monarch_tests::{PATIENCE, Scene, Stage, assert_nothing_left, org_on};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The move's slots in the databases of the source, each with whether somebody reads from it.
 async fn slots(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
@@ -24,6 +24,10 @@ async fn slots(scene: &Scene<'_>) -> Result<Vec<(String, bool)>> {
     slots.sort();
     slots.dedup();
     Ok(slots)
+}
+
+fn names(slots: &[(String, bool)]) -> Vec<String> {
+    slots.iter().map(|(name, _)| name.clone()).collect()
 }
 
 async fn until_slots(scene: &Scene<'_>, active: bool) -> Result<Vec<(String, bool)>> {
@@ -81,9 +85,6 @@ async fn a_paused_move_keeps_its_slots_and_loses_nothing() -> Result<()> {
     scene.update("pause", "null").await?;
     is_refused(&scene, "pause", "paused already").await?;
     let held = until_slots(&scene, false).await?;
-    let names = |slots: &[(String, bool)]| -> Vec<_> {
-        slots.iter().map(|(name, _)| name.clone()).collect()
-    };
     assert_eq!(names(&held), names(&streamed), "slots came or went");
     let holding = "(select bool_and(retained_wal_bytes = lag_bytes) from monarch_ledger.move_unit)";
     scene.operator.until(holding, &worker, PATIENCE).await?;
@@ -109,4 +110,49 @@ async fn a_paused_move_keeps_its_slots_and_loses_nothing() -> Result<()> {
     scene.update("evict", "{}").await?;
     scene.until("finalized", &worker).await?;
     assert_nothing_left(&scene.fleet).await
+}
+
+/// Terminates the move's workflow and puts another in its place; returns what that one says once the
+/// move is active under it.
+async fn adopted(scene: &Scene<'_>) -> Result<Value> {
+    let terminate = ["workflow", "terminate", "--workflow-id", "org-move-1"];
+    scene.operator.temporal(terminate).await?.success()?;
+    let adopt = ["move", "adopt", "--org", "1"];
+    scene.operator.monarch(adopt).await?.success()?;
+    scene
+        .until_status(|status| status["phase"] == "active")
+        .await
+}
+
+/// An operator's pause outlives the workflow: whoever upgrades does not set movers going that somebody
+/// has stopped. And it does not come back after a resume.
+#[tokio::test]
+async fn a_paused_move_that_is_adopted_stays_paused() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let streamed = until_slots(&scene, true).await?;
+    scene.update("pause", "null").await?;
+    let held = "(select count(distinct store) = 3 from monarch_ledger.move_event
+                  where kind = 'held')";
+    scene.operator.until(held, &worker, PATIENCE).await?;
+
+    let status = adopted(&scene).await?;
+    assert_eq!(status["paused"], true, "{status}");
+    let answer = scene.update("cut_over", "{}").await?;
+    assert_eq!(answer["refusals"][0], "paused: resume it first", "{answer}");
+    let kept = until_slots(&scene, false).await?;
+    assert_eq!(names(&kept), names(&streamed), "slots came or went");
+
+    scene.update("resume", "null").await?;
+    until_more_is_applied(&scene, &worker).await?;
+    until_slots(&scene, true).await?;
+    let status = adopted(&scene).await?;
+    assert_eq!(status["paused"], false, "{status}");
+    scene.cut_over().await?;
+    traffic.stop().await?;
+    let at_barrier = org_on(&scene.fleet.source).await?;
+    assert_eq!(org_on(&scene.fleet.sink).await?, at_barrier);
+    Ok(())
 }

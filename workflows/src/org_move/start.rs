@@ -132,7 +132,10 @@ pub(super) async fn adopt(
     note(ctx, &plan, units);
     // Tokens of attempts before are revoked or used: the next attempt has a number of its own.
     let attempts = adopted.last_drain.map_or(0, |drain| drain.attempt);
-    ctx.state_mut(|s| s.status.cut_over_attempts = attempts);
+    ctx.state_mut(|s| {
+        s.status.cut_over_attempts = attempts;
+        s.status.paused = adopted.paused;
+    });
     step::enter(ctx, &plan, adopted.phase);
     Ok((plan, at))
 }
