@@ -237,7 +237,7 @@ impl OrgMove {
         });
         let _ = ctx
             .wait_condition_with_options(
-                |s| s.cut_over_answer.is_some() || s.is_interrupted(),
+                |s| s.cut_over_answer.is_some() || s.is_interruptible() && s.is_interrupted(),
                 step::deaf(),
             )
             .await;
@@ -331,9 +331,14 @@ impl OrgMove {
         self.abort.get_or_insert(abort);
     }
 
-    /// Whether movers and steering are to stop. Past `flipping` nothing interrupts any more.
+    /// Whether movers and steering are to stop, if they still can be.
     fn is_interrupted(&self) -> bool {
         self.abort.is_some() || self.fatal.is_some()
+    }
+
+    /// From `flipping` on nothing interrupts any more: what became of the flip is the answer.
+    fn is_interruptible(&self) -> bool {
+        self.status.phase != Some(Phase::Flipping)
     }
 }
 

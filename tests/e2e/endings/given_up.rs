@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use monarch_demo::Organization;
 use monarch_demo::observe::total;
 use monarch_harness::Program;
-use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
+use monarch_tests::{Neighbours, PATIENCE, Scene, Servers, Stage, assert_nothing_left, org_on};
 use serde_json::json;
 use tokio_postgres::Client;
 
@@ -211,5 +211,38 @@ async fn a_pause_that_grows_too_long_is_ended_and_the_organization_writes_again(
         org_on(&scene.fleet.sink).await?,
         org_on(&scene.fleet.source).await?
     );
+    Ok(())
+}
+
+/// Promise 9: where the longest pause is over while both sides are compared, that is what the caller
+/// is told.
+#[tokio::test]
+async fn a_pause_that_ends_over_the_comparison_says_so() -> Result<()> {
+    let servers = Servers::start().await?;
+    let scene = Scene::set(servers.stage().await).await?;
+    let worker = scene.operator.worker()?;
+    scene
+        .stream(&worker, json!({"max_pause_seconds": 8}))
+        .await?;
+    let blocker = scene.sink().await?;
+    blocker
+        .batch_execute("begin; lock table comment in access exclusive mode")
+        .await?;
+    let mut refusals;
+    loop {
+        let answer = scene.update("cut_over", "{}").await?;
+        assert_eq!(answer["phase"], "active", "{answer}");
+        refusals = answer["refusals"].to_string();
+        if refusals.contains("write pause") {
+            break;
+        }
+    }
+    assert!(
+        refusals.contains("both sides are being compared"),
+        "{refusals}"
+    );
+    blocker.batch_execute("rollback").await?;
+    scene.operator.until_streaming(1, &worker, PATIENCE).await?;
+    scene.cut_over().await?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use monarch_demo::Organization;
 use monarch_demo::observe::total;
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, fresh_name, shared};
 use monarch_tests::{Neighbours, Scene, Stage, assert_nothing_left, org_on};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_postgres::Client;
 
 /// The application on the sink numbers new rows past the moved ones.
@@ -98,6 +98,34 @@ async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
         .await?;
     scene.until("finalized", &worker).await?;
     assert_eq!(total(&org_on(&scene.fleet.source).await?), 0);
+    assert_nothing_left(&scene.fleet).await
+}
+
+/// An abort that comes while the routing is flipped changes nothing: whoever asked for the cut-over
+/// is told what became of it, not that the move is being given up.
+#[tokio::test]
+async fn an_abort_during_the_flip_does_not_hide_that_it_flipped() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let held = Held::by(&scene)?;
+    let cut = scene.cut_over();
+    let meanwhile = async {
+        held.reached().await?;
+        scene.abort("too late").await?;
+        let status = scene
+            .until_status(|status| status["abort_reason"] == "too late")
+            .await?;
+        held.let_go()?;
+        anyhow::Ok(status)
+    };
+    let (answer, meanwhile) = tokio::join!(cut, meanwhile);
+    assert_eq!(meanwhile?["phase"], "flipping");
+    let answer = answer?;
+    assert_eq!(answer["phase"], "cut_over", "{answer}");
+    assert_eq!(answer["refusals"], json!([]), "{answer}");
+    scene.update("evict", "{}").await?;
+    scene.until("finalized", &worker).await?;
     assert_nothing_left(&scene.fleet).await
 }
 
@@ -320,32 +348,12 @@ async fn what_is_delivered_again_after_the_flip_changes_nothing_on_the_sink() ->
 
 /// What the workflow says keeps it from going on, once it says something.
 async fn until_blocked(scene: &Scene<'_>) -> Result<String> {
-    let words = [
-        "workflow",
-        "query",
-        "--workflow-id",
-        "org-move-1",
-        "--type",
-        "status",
-    ];
-    let look = async {
-        loop {
-            let query = words.into_iter().chain(["--output", "json"]);
-            let said = scene.operator.temporal(query).await?.success()?;
-            let status: serde_json::Value = serde_json::from_str(&said.output)?;
-            let blocked = &status["queryResult"][0]["blocked_by"];
-            if blocked
-                .as_array()
-                .is_some_and(|reasons| !reasons.is_empty())
-            {
-                return Ok(blocked.to_string());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+    let says_why = |status: &Value| {
+        let reasons = status["blocked_by"].as_array();
+        reasons.is_some_and(|reasons| !reasons.is_empty())
     };
-    tokio::time::timeout(monarch_tests::PATIENCE, look)
-        .await
-        .context("nothing blocks the move")?
+    let status = scene.until_status(says_why).await?;
+    Ok(status["blocked_by"].to_string())
 }
 
 /// A flip that is held by the control plane: units are sealed, the routing has not changed.

@@ -24,6 +24,9 @@ const LONGEST_REST: Duration = Duration::from_secs(300);
 /// Why a paused move does not cut over.
 const PAUSED: &str = "paused: resume it first";
 
+/// What a drain waits for between the barrier and the seal.
+const COMPARING: &str = "both sides are being compared";
+
 /// How an attempt to cut over ended.
 enum Attempt {
     Flipped(Option<Duration>),
@@ -197,6 +200,8 @@ async fn toward_seal(
         if !drained.blockers.is_empty() {
             continue;
         }
+        // A pause that reaches its limit meanwhile says why.
+        step::blocked(ctx, plan, vec![COMPARING.to_owned()]);
         let verified = call(
             ctx,
             MoveApi::verify,
@@ -209,6 +214,7 @@ async fn toward_seal(
         if !verified.differences.is_empty() {
             return Ok(verified.differences);
         }
+        step::blocked(ctx, plan, Vec::new());
         // What came while both sides were compared is proved again: it shows as a blocker or is
         // on the sink.
         let look = DrainInput {
