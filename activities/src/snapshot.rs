@@ -83,10 +83,12 @@ pub(crate) async fn run(
             ready(&case, &place, epoch, known.status).await
         })
         .await?;
+    let cancel = CancellationToken::new();
     let (made, slot) = vitals
-        .during(
+        .during_to_its_end(
             "a slot and its snapshot",
-            Box::pin(make_slot(&place, epoch, ready)),
+            &cancel,
+            Box::pin(make_slot(&place, epoch, ready, &cancel)),
         )
         .await?;
     copy(&place, epoch, made, slot, &vitals).await
@@ -219,6 +221,7 @@ async fn make_slot(
     place: &Place<'_>,
     epoch: Epoch,
     ready: Ready,
+    cancel: &CancellationToken,
 ) -> Result<(Made, ExportedSlot), Fault> {
     let Ready {
         primary,
@@ -228,14 +231,13 @@ async fn make_slot(
     } = ready;
     let name = place.unit.slot(epoch);
     let system = replication.identify_system().await?;
-    let cancel = CancellationToken::new();
     let making = Making {
         unit: &place.unit,
         epoch,
         decoder: &decoder,
         primary: &primary,
         timeout: OLD_TRANSACTIONS_WITHIN,
-        cancel: &cancel,
+        cancel,
     };
     let slot = making
         .create(

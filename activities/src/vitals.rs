@@ -4,12 +4,14 @@
 //! server is asked for something that takes a while (a slot, a digest, a lock), the wait itself is
 //! named and reported ([`Vitals::during`]): a named wait is bounded by the timeouts of its session.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use monarch_workflows::contract::UnitRef;
 use serde::Serialize;
 use temporalio_sdk::activities::{ActivityContext, ActivityError};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Fault, Stance};
 use crate::world::World;
@@ -17,6 +19,9 @@ use crate::world::World;
 /// Between two reports of a named wait. Temporal takes no more than one in 0.8 of the heartbeat
 /// timeout; the timeout is at least two seconds.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
+
+/// How long work that cleans up after itself may take to do so once it is told to stop.
+const STOPPED_WITHIN: Duration = Duration::from_secs(90);
 
 /// The activity's line to Temporal.
 #[derive(Clone)]
@@ -57,14 +62,44 @@ impl Vitals {
         waiting_for: &'static str,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
+        let work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = self.reporting(waiting_for, work) => done,
+            () = self.told_to_stop() => Err(Fault::Cancelled),
+        }
+    }
+
+    /// The same for work that would leave something on a server if it were dropped: when told to
+    /// stop it cancels `cancel`, and waits, within bounds, until the work has cleaned up and ends.
+    pub(crate) async fn during_to_its_end<T>(
+        &self,
+        waiting_for: &'static str,
+        cancel: &CancellationToken,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = self.reporting(waiting_for, work.as_mut()) => return done,
+            () = self.told_to_stop() => cancel.cancel(),
+        }
+        timeout(STOPPED_WITHIN, self.reporting(waiting_for, work))
+            .await
+            .unwrap_or(Err(Fault::Cancelled))
+    }
+
+    async fn reporting<T>(
+        &self,
+        waiting_for: &'static str,
+        mut work: Pin<&mut impl Future<Output = Result<T, Fault>>>,
+    ) -> Result<T, Fault> {
         let mut tick = interval(BEAT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = self.told_to_stop() => return Err(Fault::Cancelled),
                 _ = tick.tick() => self.waiting_for(waiting_for).await,
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use monarch_demo::Organization;
 use monarch_demo::observe::total;
-use monarch_harness::Program;
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, shared};
 use monarch_tests::{Neighbours, PATIENCE, Scene, Servers, Stage, assert_nothing_left, org_on};
 use serde_json::json;
 use tokio_postgres::Client;
@@ -77,6 +77,49 @@ async fn an_abort_during_the_copy_leaves_nothing() -> Result<()> {
     blocker.batch_execute("rollback").await?;
     until_aborted(&scene, &worker).await?;
     traffic.stop().await?;
+    is_undone(&scene, &neighbours).await
+}
+
+/// Promise 7 while a slot is being made: that waits for a transaction that was open before, and goes
+/// on waiting for it on the server whoever hung up. A mover that is told to stop ends it, so that no
+/// slot comes of it that nobody looks after.
+#[tokio::test]
+async fn a_pause_while_a_slot_is_made_leaves_nobody_making_it() -> Result<()> {
+    let main = Cluster::start(ClusterOptions::new(PgVersion::V15)).await?;
+    let shared = shared::cluster(PgVersion::V15).await;
+    let scene = Scene::set(Stage::on(&main, None, shared, shared).await).await?;
+    let neighbours = Neighbours::of(&scene.fleet).await?;
+    let worker = scene.operator.worker()?;
+    let source = scene.source("events").await?;
+    let old = scene.source("events").await?;
+    old.batch_execute("begin; select pg_current_xact_id()")
+        .await?;
+    scene.start(json!({})).await?;
+    let walsenders = async || -> Result<i64> {
+        let count = "select count(*) from pg_stat_activity where backend_type = 'walsender'";
+        Ok(source.query_one(count, &[]).await?.get(0))
+    };
+    let begun = async {
+        while walsenders().await? == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, begun)
+        .await
+        .context("no slot is being made")??;
+    scene.update("pause", "null").await?;
+    let held = "(select count(distinct store) = 3 from monarch_ledger.move_event
+                  where kind = 'held')";
+    scene.operator.until(held, &worker, PATIENCE).await?;
+    assert_eq!(walsenders().await?, 0, "somebody makes a slot still");
+    old.batch_execute("commit").await?;
+    scene.abort("not today").await?;
+    until_aborted(&scene, &worker).await?;
+    let slots = source
+        .query("select slot_name::text from pg_replication_slots", &[])
+        .await?;
+    assert!(slots.is_empty(), "{slots:?}");
     is_undone(&scene, &neighbours).await
 }
 
