@@ -36,12 +36,12 @@ async fn a_change_behind_the_barrier_is_drained_again_before_the_seal() -> Resul
     let slip = async {
         let source = scene.source("metrics").await?;
         // Both sides are read in snapshots that were taken before: the sink's waits for the lock,
-        // the source's has ended.
+        // the source's is kept until the sink has been read.
         let comparing = "exists (select from pg_stat_activity
             where datname = current_database() and application_name = 'monarch watch' and ";
         let waits = format!("{comparing} wait_event_type = 'Lock' and query ~ 'sample')");
         until(&watcher, &waits).await?;
-        let has_read = format!("{comparing} state = 'idle' and query ~* '^rollback')");
+        let has_read = format!("{comparing} state = 'idle in transaction' and query !~* '^begin')");
         until(&source, &has_read).await?;
         source
             .batch_execute("update quota set used = 4711 where organization_id = 1")
