@@ -45,6 +45,7 @@ async fn check(world: &World, input: &PreflightInput, from: &CellName, to: &Cell
         from,
         to,
         org: &input.org,
+        accept_disagreeing_edges: &input.accept_disagreeing_edges,
         limits: Limits::default(),
     };
     preflight::check(&job).await

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use monarch_config::Fleet;
-use monarch_model::{CellName, MoveId, OrgId};
+use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
     completions, config_check, histories_save, ledger_init, move_, plan, preflight, sweep, worker,
@@ -146,6 +146,15 @@ impl Route {
             end(&self.to, &fleet.to, "to")?,
         ))
     }
+}
+
+/// What is accepted by name.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Accepted {
+    /// A table whose rows move by their chosen edge though another of their edges names another
+    /// organization; may be given again for another table
+    #[arg(long = "accept-disagreeing-edges", value_name = "TABLE")]
+    pub(crate) disagreeing_edges: Vec<TableName>,
 }
 
 /// A move to look at; the live one unless another is named.

@@ -118,6 +118,24 @@ impl<'a> Operator<'a> {
         Program::start("worker", self.command().arg("worker").args(arguments))
     }
 
+    /// The same, with a log of what a filter in the form of `RUST_LOG` lets through.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::worker`].
+    pub fn worker_logging<'s>(
+        &self,
+        filter: &str,
+        arguments: impl IntoIterator<Item = &'s str>,
+    ) -> Result<Program> {
+        let mut command = self.command();
+        command
+            .env("RUST_LOG", filter)
+            .arg("worker")
+            .args(arguments);
+        Program::start("worker", &command)
+    }
+
     /// Makes the ledger's schema.
     ///
     /// # Errors

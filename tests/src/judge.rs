@@ -93,6 +93,31 @@ pub async fn assert_nothing_left(fleet: &Fleet) -> Result<()> {
     }
 }
 
+/// Whether a text has a value in it, in the clear or within Base64, which is how Temporal shows
+/// payloads.
+#[must_use]
+pub fn tells(text: &str, value: &str) -> bool {
+    let encoded = |before| text.contains(&within_base64(value, before));
+    text.contains(value) || (0..3).any(encoded)
+}
+
+/// What of a value's Base64 is the same whatever stands around it, if `before` bytes of the first
+/// group of three are not its own.
+fn within_base64(value: &str, before: usize) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = vec![0; before];
+    bytes.extend(value.bytes());
+    let digits = bytes.chunks_exact(3).flat_map(|three| {
+        let bits = three
+            .iter()
+            .fold(0, |bits, &byte| bits << 8 | usize::from(byte));
+        [18, 12, 6, 0].map(|shift| char::from(DIGITS[bits >> shift & 63]))
+    });
+    // The digits that bits of what stands before have a part in.
+    let shared = [0, 2, 3][before];
+    digits.skip(shared).collect()
+}
+
 /// The tables that differ, with both counts.
 fn told(before: &Census, after: &Census) -> String {
     let mut lines = Vec::new();

@@ -8,5 +8,5 @@
 mod judge;
 mod scene;
 
-pub use judge::{Neighbours, assert_nothing_left, org_on};
+pub use judge::{Neighbours, assert_nothing_left, org_on, tells};
 pub use scene::{PATIENCE, Scene, Servers, Stage};

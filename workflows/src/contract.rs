@@ -13,7 +13,7 @@ mod api;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use monarch_model::{CellName, Lsn, MoveId, OrgId, Phase, StoreName, UnitStatus};
+use monarch_model::{CellName, Lsn, MoveId, OrgId, Phase, StoreName, TableName, UnitStatus};
 use serde::{Deserialize, Serialize};
 
 /// Names of the failures that end an activity for good.
@@ -76,6 +76,9 @@ pub struct PreflightInput {
     pub from: Option<CellName>,
     /// The cell it goes to; `to` of the fleet where absent.
     pub to: Option<CellName>,
+    /// The tables whose disagreeing edges the caller accepts by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accept_disagreeing_edges: Vec<TableName>,
 }
 
 /// What preflight found.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use monarch_model::{CellName, MoveId, OrgId};
+use monarch_model::{CellName, MoveId, OrgId, TableName};
 use serde::{Deserialize, Serialize};
 
 /// The start input of [`OrgMove`](crate::OrgMove): `{"org_id": 1}` and, where wished, more.
@@ -40,6 +40,10 @@ pub struct OrgMoveInput {
     /// A mover that has reported nothing for so many seconds is taken for dead.
     #[serde(default = "default_heartbeat_seconds")]
     pub heartbeat_seconds: u32,
+    /// The tables whose rows move by their chosen edge though another of their edges names another
+    /// organization; in any other table such rows refuse the move.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accept_disagreeing_edges: Vec<TableName>,
 }
 
 fn default_max_pause_seconds() -> u32 {
@@ -96,6 +100,7 @@ impl OrgMoveInput {
             max_pause_seconds: default_max_pause_seconds(),
             scrub_on_failure: false,
             heartbeat_seconds: default_heartbeat_seconds(),
+            accept_disagreeing_edges: Vec::new(),
         }
     }
 

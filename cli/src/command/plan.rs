@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::preflight;
-use crate::args::{Organization, Route};
+use crate::args::{Accepted, Organization, Route};
 use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -33,6 +33,8 @@ pub(crate) struct Arguments {
     organization: Organization,
     #[command(flatten)]
     route: Route,
+    #[command(flatten)]
+    accepted: Accepted,
 }
 
 /// What a move would do.
@@ -79,7 +81,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     let config = context.config()?;
     let (from, to) = arguments.route.within(&config.fleet)?;
     let org = arguments.organization.org.clone();
-    let report = preflight::check(&config, &from, &to, &org).await;
+    let report = preflight::check(&config, &from, &to, &org, &arguments.accepted).await;
     let (stores, not_planned) = match Box::pin(stores(&config, &from, &to, &org)).await {
         Ok(stores) => (stores, None),
         // The findings say more about it than this error.

@@ -8,7 +8,7 @@ use monarch_model::{CellName, OrgId};
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 use serde::Serialize;
 
-use crate::args::{Organization, Route};
+use crate::args::{Accepted, Organization, Route};
 use crate::console::{self, plain};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -20,6 +20,8 @@ pub(crate) struct Arguments {
     organization: Organization,
     #[command(flatten)]
     route: Route,
+    #[command(flatten)]
+    accepted: Accepted,
 }
 
 /// What was found on the way from one cell to the other.
@@ -36,7 +38,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     let config = context.config()?;
     let (from, to) = arguments.route.within(&config.fleet)?;
     let org = &arguments.organization.org;
-    let report = check(&config, &from, &to, org).await;
+    let report = check(&config, &from, &to, org, &arguments.accepted).await;
     let looked = Looked {
         org,
         from: &from,
@@ -49,13 +51,20 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
 }
 
 /// Looks at every database of both cells.
-pub(super) async fn check(config: &Config, from: &CellName, to: &CellName, org: &OrgId) -> Report {
+pub(super) async fn check(
+    config: &Config,
+    from: &CellName,
+    to: &CellName,
+    org: &OrgId,
+    accepted: &Accepted,
+) -> Report {
     let job = Job {
         graph: &config.graph,
         fleet: &config.fleet,
         from,
         to,
         org,
+        accept_disagreeing_edges: &accepted.disagreeing_edges,
         limits: Limits::default(),
     };
     Box::pin(preflight::check(&job)).await

@@ -1,6 +1,6 @@
 //! Foreign keys and triggers: what they let through, and what lies outside the graph.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use monarch_config::{Graph, Scope, Table};
 use monarch_model::{StoreName, TableName};
@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 
 use super::finding::{Finding, Place};
 use super::open::{Open, Side};
+use crate::evict::unit_order;
 use crate::sql::{qualified, quote_ident};
 use crate::{Doing, Result};
 
@@ -62,7 +63,10 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
         Some(table) => open.place.table(&table.store, &table.name),
         None => open.place.clone(),
     };
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = against_order(graph, &moved, &keys)
+        .into_iter()
+        .map(|(key, is_circle)| emptied_too_early(key, is_circle, &place))
+        .collect();
     match open.side {
         Side::Source => {
             findings.extend(unenforced(&moved, &keys, &place));
@@ -210,7 +214,9 @@ async fn writes_as_origin(open: &Open<'_>) -> Result<Finding> {
         "writes-as-origin",
         open.place.clone(),
         format!("role {role} may not set session_replication_role"),
-        "Triggers and foreign keys act on moved rows, though they have acted on the source",
+        "Triggers and foreign keys act on moved rows, though they have acted on the source; and where \
+         a foreign key is not deferrable, a parent that leaves the organization before its children \
+         fails the move",
     );
     Ok(finding.mend(mend))
 }
@@ -256,6 +262,106 @@ fn unenforced(
         }
     }
     findings
+}
+
+/// The foreign keys between two stores of this database whose parent is emptied before its child, on
+/// the source by the eviction or on the sink by a scrub; and whether the stores reference each
+/// other in a circle, so that no order would do. An action on delete is no help: it would delete or
+/// change rows of a unit whose own turn has not come.
+fn against_order<'k>(
+    graph: &Graph,
+    moved: &BTreeMap<&TableName, &Table>,
+    keys: &'k [ForeignKey],
+) -> Vec<(&'k ForeignKey, bool)> {
+    let order = unit_order(graph);
+    let turn = |store: &StoreName| order.iter().position(|unit| unit == store);
+    let store = |table: &Option<TableName>| {
+        let table = moved.get(table.as_ref()?)?;
+        Some(&table.store)
+    };
+    let crossing: Vec<(&ForeignKey, &StoreName, &StoreName)> = keys
+        .iter()
+        .filter_map(|key| Some((key, store(&key.child)?, store(&key.parent)?)))
+        .filter(|(_, child, parent)| child != parent)
+        .collect();
+    let mut references: BTreeSet<(&StoreName, &StoreName)> = stores_by_edges(graph);
+    references.extend(crossing.iter().map(|(_, child, parent)| (*child, *parent)));
+    crossing
+        .into_iter()
+        .filter(|(_, child, parent)| turn(parent) < turn(child))
+        .map(|(key, child, parent)| (key, leads(&references, parent, child)))
+        .collect()
+}
+
+/// Which stores name which by the manifest's edges. The root's unit goes last, as if each named it.
+fn stores_by_edges(graph: &Graph) -> BTreeSet<(&StoreName, &StoreName)> {
+    let root = &graph.root().store;
+    let edges = graph.tables().flat_map(|table| {
+        let parents = table
+            .edges
+            .iter()
+            .filter_map(|edge| graph.table(&edge.parent));
+        parents.map(|parent| (&table.store, &parent.store))
+    });
+    let roots = graph.stores().map(|store| (&store.name, root));
+    edges.chain(roots).filter(|(from, to)| from != to).collect()
+}
+
+/// Whether references lead from one store to another, directly or by way of others.
+fn leads(
+    references: &BTreeSet<(&StoreName, &StoreName)>,
+    from: &StoreName,
+    to: &StoreName,
+) -> bool {
+    let mut seen = BTreeSet::from([from]);
+    let mut next = vec![from];
+    while let Some(at) = next.pop() {
+        for &(_, other) in references.iter().filter(|(named, _)| *named == at) {
+            if other == to {
+                return true;
+            }
+            if seen.insert(other) {
+                next.push(other);
+            }
+        }
+    }
+    false
+}
+
+fn emptied_too_early(
+    key: &ForeignKey,
+    is_circle: bool,
+    place: &dyn Fn(&TableName) -> Place,
+) -> Finding {
+    let at = key.child.as_ref().map(place).unwrap_or_default();
+    let (parent, name) = (&key.parent_text, &key.name);
+    let (code, what, mend) = if is_circle {
+        (
+            "stores-in-a-circle",
+            format!("it references {parent} ({name}), whose store references this one too"),
+            format!(
+                "alter table {} drop constraint {}, or put both tables into one store",
+                key.child_text,
+                quote_ident(name)
+            ),
+        )
+    } else {
+        (
+            "reference-not-in-manifest",
+            format!(
+                "it references {parent} ({name}) of another store, and the manifest has no edge"
+            ),
+            format!(
+                "add the edge to the manifest, as refs of {}; or alter table {} drop constraint {}",
+                key.child_text,
+                key.child_text,
+                quote_ident(name)
+            ),
+        )
+    };
+    let why = "Stores are emptied one after the other: the rows that it references would have to \
+               go first, and the foreign key forbids it";
+    Finding::refuse(code, at, what, why).mend(mend)
 }
 
 /// A table that does not move and references one that does.
@@ -354,8 +460,9 @@ fn from_inside(
                 quote_ident(&key.name)
             )))
         }
-        Some(parent) if store(parent) != store(child) && !key.deferrable && !as_replica => {
-            let finding = Finding::warn(
+        // Deferred or not: each store has its own transactions.
+        Some(parent) if store(parent) != store(child) && !as_replica => {
+            let finding = Finding::refuse(
                 "reference-crosses-stores",
                 place(child),
                 format!(
@@ -365,7 +472,9 @@ fn from_inside(
                 "Stores are copied and streamed side by side: a row may come before its parent",
             );
             Some(finding.mend(format!(
-                "drop the constraint {} on the sink for the time of the move",
+                "alter table {} drop constraint {}, for the time of the move, or let our role set \
+                 session_replication_role",
+                qualified(child),
                 quote_ident(&key.name)
             )))
         }

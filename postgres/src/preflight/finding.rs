@@ -113,6 +113,12 @@ impl Finding {
         }
     }
 
+    /// The same, as something that somebody has accepted by name: still told, and no obstacle.
+    pub(super) fn accepted(mut self) -> Self {
+        self.severity = self.severity.max(Severity::Warn);
+        self
+    }
+
     /// The same, with what mends it.
     pub fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
@@ -153,16 +159,6 @@ impl Report {
         self.findings
             .iter()
             .filter(|finding| finding.severity == Severity::Refuse)
-    }
-
-    /// Lets the move start in spite of a kind of finding in one table: what was accepted by name
-    /// is still told, as a warning.
-    pub fn accept(&mut self, code: &str, table: &TableName) {
-        for finding in &mut self.findings {
-            if finding.code == code && finding.place.table.as_ref() == Some(table) {
-                finding.severity = finding.severity.max(Severity::Warn);
-            }
-        }
     }
 
     /// Whether any finding forbids the move.

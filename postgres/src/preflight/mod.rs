@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use monarch_config::{Fleet, Graph, StoreKind};
-use monarch_model::{CellName, OrgId};
+use monarch_model::{CellName, OrgId, TableName};
 
 pub use finding::{Finding, Place, Report, Severity};
 
@@ -45,6 +45,9 @@ pub struct Job<'a> {
     pub to: &'a CellName,
     /// The organization, as it was given.
     pub org: &'a OrgId,
+    /// The tables whose rows move by their chosen edge though another of their edges names another
+    /// organization: accepted by name, since nobody but the owner of the data can tell.
+    pub accept_disagreeing_edges: &'a [TableName],
     /// How far the checks go.
     pub limits: Limits,
 }
@@ -78,6 +81,7 @@ pub async fn check(job: &Job<'_>) -> Report {
         ..
     } = *job;
     let mut findings = blobs(graph);
+    findings.extend(accepted_in_vain(job));
     if from == to {
         findings.push(same_cell(from));
         return Report::of(findings);
@@ -134,6 +138,23 @@ fn blobs(graph: &Graph) -> Vec<Finding> {
                 "Objects are not moved by this version: the organization would lose them",
             )
             .mend("migrate: false in manifest.yaml, if both cells reach the same objects")
+        })
+        .collect()
+}
+
+/// A name that is misspelled accepts nothing, and would be found out by the refusal alone.
+fn accepted_in_vain(job: &Job<'_>) -> Vec<Finding> {
+    let names = job.accept_disagreeing_edges.iter();
+    names
+        .filter(|name| job.graph.table(name).is_none())
+        .map(|name| {
+            Finding::refuse(
+                "accepted-table-unknown",
+                Place::default(),
+                format!("disagreeing edges of {name} are accepted, which is no table that moves"),
+                "What is accepted by name must have that name",
+            )
+            .mend("name the table as the manifest does")
         })
         .collect()
 }

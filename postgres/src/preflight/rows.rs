@@ -165,6 +165,7 @@ async fn one_store(
         from,
         scope: &theirs,
         spine,
+        accepted: job.accept_disagreeing_edges,
     };
     let mut findings = Vec::new();
     let walk = job.graph.walk(store);

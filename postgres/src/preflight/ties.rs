@@ -7,6 +7,7 @@
 //! rows cannot be joined.
 
 use monarch_config::{Edge, Graph, Scope as Chosen, Table};
+use monarch_model::TableName;
 
 use super::finding::Finding;
 use super::open::Open;
@@ -26,6 +27,8 @@ pub(super) struct Ties<'a> {
     pub(super) from: &'a Open<'a>,
     pub(super) scope: &'a Scope,
     pub(super) spine: &'a Spine,
+    /// The tables whose disagreeing edges were accepted by name.
+    pub(super) accepted: &'a [TableName],
 }
 
 impl Ties<'_> {
@@ -63,7 +66,16 @@ impl Ties<'_> {
                     ),
                     "They would move, though they may be another organization's",
                 );
-                findings.push(finding.mend("correct the rows, or accept the table by name"));
+                let finding = finding.mend(format!(
+                    "correct the rows, or accept the table by name: --accept-disagreeing-edges {}",
+                    table.name
+                ));
+                let is_accepted = self.accepted.contains(&table.name);
+                findings.push(if is_accepted {
+                    finding.accepted()
+                } else {
+                    finding
+                });
             }
             if !self.can_look(edge, relation).await? {
                 findings.push(Finding::info(

@@ -211,10 +211,23 @@ fn by_key(table: &Table) -> String {
     )
 }
 
+/// A condition over `t`: that a row was not written by a transaction at or above the horizon
+/// (`$2`), and so was there before it. A row tells the lower 32 bits of its transaction, frozen or
+/// not; they are compared with those that were given out since, counted from the horizon around the
+/// circle. Once the circle is through they tell nothing, and every row counts as old.
+///
+/// A row that was frozen one circle ago may have the same bits as a transaction of this move, and is
+/// then taken for young: nothing that a query sees tells them apart. It takes a child that waited
+/// for its parent for four thousand million transactions, and the share of the circle that the move
+/// has seen. It is not lost without a word: the comparison before the flip finds the row missing.
+const OLDER_THAN_HORIZON: &str = "
+    ((t.xmin::text::bigint - $2::bigint) & 4294967295) >=
+      (select case when given_out > 4294967295 then 0 else given_out end
+         from (select pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
+                      - $2::bigint) as since(given_out))";
+
 /// For each table whose edge onto `parent` nothing enforces: what selects those of the parent's ids
-/// (`$1`) that a row refers to which was not written by a transaction at or above the horizon
-/// (`$2`). A row tells the lower 32 bits of its transaction; they are compared around the circle, so
-/// that what is older than half of it counts as old too.
+/// (`$1`) that a row refers to which was there before the horizon (`$2`).
 pub(super) fn came_before(tables: &Tables, parent: TableIndex) -> Vec<String> {
     let children = tables.all[parent].children.iter();
     let loose = children.filter(|child| !tables.all[child.table].tie_enforced);
@@ -225,12 +238,47 @@ pub(super) fn came_before(tables: &Tables, parent: TableIndex) -> Vec<String> {
                 "select p.id from unnest($1::text[]) as p(id)
                  where exists (
                    select from {} as t
-                   where {} and ((t.xmin::text::bigint - $2::bigint) & 4294967295) >=
-                     pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
-                       - $2::bigint)",
+                   where {} and {OLDER_THAN_HORIZON})",
                 table.sql_name,
                 table.reading.tie.is("p.id")
             )
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use monarch_harness::{PgVersion, shared};
+
+    use super::*;
+
+    /// Guards promise 1 across the wrap of the 32-bit counter: a row that was there before the
+    /// horizon counts as old, up to nearly a circle of transactions ago, and beyond a circle all do.
+    #[tokio::test]
+    async fn a_row_from_before_the_horizon_is_old_across_the_wrap() {
+        const CIRCLE: i64 = 1 << 32;
+        let client = shared::cluster(PgVersion::V15)
+            .await
+            .admin("postgres")
+            .await
+            .unwrap();
+        let next = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+        let next: i64 = client.query_one(next, &[]).await.unwrap().get(0);
+        for (written_ago, horizon_ago, old) in [
+            (1_000, 1_000_000, false),
+            (2_000_000, 1_000_000, true),
+            (CIRCLE / 2 + 5, 1_000_000, true),
+            (CIRCLE - 1_000_000, 1_000_000, true),
+            (1_000, CIRCLE + 1_000, true),
+            (CIRCLE - 5, CIRCLE + 1_000, true),
+        ] {
+            let sql = format!("select {OLDER_THAN_HORIZON} from (select $1::text as xmin) as t");
+            let xmin = (next - written_ago).rem_euclid(CIRCLE).to_string();
+            let found = client
+                .query_one(&sql, &[&xmin, &(next - horizon_ago)])
+                .await;
+            let found: bool = found.unwrap().get(0);
+            assert_eq!(found, old, "{written_ago} {horizon_ago}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ async fn check_fleet(graph: &Graph, fleet: &Fleet, org_id: &str, limits: Limits)
         from: &from,
         to: &to,
         org: &org,
+        accept_disagreeing_edges: &[],
         limits,
     };
     preflight::check(&job).await
@@ -636,6 +637,7 @@ async fn a_cell_that_the_fleet_lacks_is_named() {
         from: &from,
         to: &to,
         org: &org,
+        accept_disagreeing_edges: &[],
         limits,
     };
     let report = preflight::check(&job).await;
@@ -762,18 +764,38 @@ async fn rows_whose_edges_disagree_are_refused_until_they_are_accepted() {
     );
     let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
     let fleet = fleet(&source.dsn, None, &sink.dsn, &graph);
-    let run = async || check_fleet(&graph, &fleet, "1", Limits::default()).await;
+    let run_with = async |accepted: &[&str]| {
+        let (from, to) = ("from".parse().unwrap(), "to".parse().unwrap());
+        let accepted: Vec<_> = accepted.iter().map(|name| table(name)).collect();
+        let job = Job {
+            graph: &graph,
+            fleet: &fleet,
+            from: &from,
+            to: &to,
+            org: &"1".parse().unwrap(),
+            accept_disagreeing_edges: &accepted,
+            limits: Limits::default(),
+        };
+        preflight::check(&job).await
+    };
+    let run = async || run_with(&[]).await;
     assert_eq!(run().await.findings, []);
 
     source.run(&fill(2, 3, 10)).await;
     source
         .run("update \"group\" set release_id = 2000001 where id = 1000001")
         .await;
-    let mut report = run().await;
+    let report = run().await;
     assert_eq!(codes(&report), ["edges-disagree"]);
     assert!(report.refuses());
-    report.accept("edges-disagree", &table("group"));
+    // Another table's name accepts nothing of this one, and no table's name is told.
+    assert!(run_with(&["event"]).await.refuses());
+    let report = run_with(&["grup"]).await;
+    let refused: Vec<&str> = report.refusals().map(|finding| &*finding.code).collect();
+    assert_eq!(refused, ["accepted-table-unknown", "edges-disagree"]);
+    let report = run_with(&["group"]).await;
     assert!(!report.refuses());
+    assert_eq!(codes(&report), ["edges-disagree"]);
     assert_eq!(report.findings[0].severity, Severity::Warn);
 
     source
@@ -816,6 +838,11 @@ ledger: {{dsn: {}}}
         let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
         check_fleet(&graph, &fleet, "1", Limits::default()).await
     };
+    // The root's store would be emptied last.
+    for cell in [&source, &sink] {
+        cell.run("alter table \"group\" drop constraint group_release_id_fkey")
+            .await;
+    }
     // Who may keep foreign keys from acting need not care.
     assert_eq!(run(&sink.dsn).await.findings, []);
     let report = run(&plain_dsn).await;
@@ -823,8 +850,106 @@ ledger: {{dsn: {}}}
         .findings
         .iter()
         .filter(|finding| finding.code == "reference-crosses-stores");
-    assert_eq!(crossing.count(), 2);
+    assert_eq!(crossing.count(), 1);
+    assert!(report.refuses());
     found(&report, "writes-as-origin");
+}
+
+/// Guards promise 7: stores that share a database are emptied one after the other, and a foreign key
+/// that no order of them satisfies would stop the eviction or the scrub. It is said before, with what
+/// mends it, and what mends it does.
+#[tokio::test]
+async fn foreign_keys_that_no_order_of_stores_satisfies_are_refused() {
+    const TWO_STORES: &str = "
+root: organization
+stores: {main: {type: postgres}, side: {type: postgres}, third: {type: postgres}}
+relationships:
+  organization: {store: main, primary_key: [id]}
+  setting: {store: side, primary_key: [id], refs: {organization_id: {parent: organization}}}
+  plan: {store: third, primary_key: [id], refs: {organization_id: {parent: organization}}}
+";
+    const TABLES: &str = "
+create table organization (id bigint primary key, setting_id bigint);
+create table setting (id bigint primary key, organization_id bigint references organization,
+  plan_id bigint, other_id bigint);
+create table plan (id bigint primary key, organization_id bigint references organization,
+  setting_id bigint);
+";
+    let source = Cell::empty(PgVersion::V16).await;
+    let sink = Cell::empty(PgVersion::V15).await;
+    for cell in [&source, &sink] {
+        cell.run(TABLES).await;
+    }
+    source.run("insert into organization values (1)").await;
+    let look = async |manifest: &str| {
+        let graph = manifest_from_str("manifest.yaml", manifest).unwrap();
+        let text = format!(
+            "cells:
+  from: {{databases: [{{primary_dsn: {}, stores: [main, side, third]}}]}}
+  to: {{databases: [{{primary_dsn: {}, stores: [main, side, third]}}]}}
+ledger: {{dsn: {}}}
+",
+            source.dsn, sink.dsn, sink.dsn
+        );
+        let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
+        check_fleet(&graph, &fleet, "1", Limits::default()).await
+    };
+    assert!(!look(TWO_STORES).await.refuses());
+
+    // The root's store is emptied last, whatever references it has.
+    for cell in [&source, &sink] {
+        cell.run(
+            "alter table organization add constraint c foreign key (setting_id)
+                    references setting on delete set null",
+        )
+        .await;
+        let report = look(TWO_STORES).await;
+        let finding = found(&report, "stores-in-a-circle");
+        assert_eq!(finding.severity, Severity::Refuse);
+        assert_eq!(finding.place.table, Some(table("organization")));
+        let mend = finding.mend.as_deref().unwrap();
+        cell.run(mend.split(", or").next().unwrap()).await;
+        assert!(!look(TWO_STORES).await.refuses());
+    }
+
+    // Two that reference each other.
+    sink.run(
+        "alter table setting add constraint c foreign key (plan_id) references plan deferrable;
+         alter table plan add constraint d foreign key (setting_id) references setting",
+    )
+    .await;
+    let report = look(TWO_STORES).await;
+    assert_eq!(
+        found(&report, "stores-in-a-circle").place.table,
+        Some(table("plan"))
+    );
+    sink.run("alter table plan drop constraint d").await;
+    assert!(!look(TWO_STORES).await.refuses());
+
+    // One that the manifest's order happens to contradict, until the manifest knows of it.
+    sink.run(
+        "alter table setting drop constraint c;
+         alter table plan add constraint d foreign key (setting_id) references setting",
+    )
+    .await;
+    let report = look(TWO_STORES).await;
+    let finding = found(&report, "reference-not-in-manifest");
+    assert!(
+        finding
+            .mend
+            .as_deref()
+            .unwrap()
+            .contains("refs of public.plan")
+    );
+    let told = TWO_STORES.replace(
+        "plan: {store: third, primary_key: [id], refs: {",
+        "plan: {store: third, primary_key: [id], refs: {setting_id: {parent: setting}, ",
+    );
+    assert!(
+        !look(&told).await.refuses(),
+        "{:#?}",
+        look(&told).await.findings
+    );
 }
 
 /// What is wrong with a server is told by server.

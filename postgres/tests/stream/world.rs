@@ -405,6 +405,24 @@ impl World {
         self.job.sink = ConnectOptions::parse(&dsn, &Environment::empty()).unwrap();
     }
 
+    /// The source under a role that is no superuser: it may read and replicate, and is not told what
+    /// other sessions do.
+    pub(crate) async fn read_as_plain_role(&mut self) {
+        let role = fresh_name("plain");
+        self.on_source(&format!(
+            "create role {role} login replication password 'plain';
+             grant select on all tables in schema public to {role}"
+        ))
+        .await;
+        let dsn = format!(
+            "host=127.0.0.1 port={} user={role} password=plain dbname={}",
+            self.source_cluster.port(),
+            self.database
+        );
+        self.job.source = ConnectOptions::parse(&dsn, &Environment::empty()).unwrap();
+        self.job.primary = self.job.source.clone();
+    }
+
     /// Starts a mover with the job as it stands.
     pub(crate) fn start(&self) -> Mover {
         let (sender, reports) = watch::channel(Report::default());

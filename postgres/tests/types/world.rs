@@ -189,6 +189,7 @@ impl Move {
             from: &from,
             to: &to,
             org: &self.job.unit.org,
+            accept_disagreeing_edges: &[],
             limits: Limits::default(),
         };
         preflight::check(&job).await

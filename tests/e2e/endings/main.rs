@@ -5,4 +5,5 @@ mod budget;
 mod failed;
 mod given_up;
 mod refused;
+mod secrets;
 mod told;

@@ -137,6 +137,44 @@ async fn a_key_that_another_tenant_has_on_the_sink_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// Whose a row is whose edges disagree is for the owner of the data to say, by the table's name; and
+/// then it moves by the chosen edge.
+#[tokio::test]
+async fn rows_whose_edges_disagree_move_when_their_table_is_accepted_by_name() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let manifest = std::fs::read_to_string(scene.fleet.manifest_file())?;
+    let manifest = manifest.replace(
+        "  comment:\n",
+        "  remark:\n    store: default\n    primary_key: [id]\n    refs:\n      \
+         project_id: {parent: project}\n      team_id: {parent: team}\n  comment:\n",
+    );
+    scene.fleet.write_manifest(&manifest)?;
+    let table = "create table remark (id bigint primary key, project_id bigint, team_id integer)";
+    let source = scene.source("default").await?;
+    source.batch_execute(table).await?;
+    scene.sink().await?.batch_execute(table).await?;
+    let foreign = "insert into remark select 1, 11, id from team where organization_id = 2 limit 1";
+    source.batch_execute(foreign).await?;
+    is_refused(&scene, &["preflight-refused", "edges-disagree", "remark"]).await?;
+
+    let looked = [
+        "preflight",
+        "--org",
+        "1",
+        "--accept-disagreeing-edges",
+        "remark",
+    ];
+    scene.operator.monarch(looked).await?.success()?;
+    let worker = scene.operator.worker()?;
+    let accepted = json!({"accept_disagreeing_edges": ["remark"]});
+    scene.stream(&worker, accepted).await?;
+    scene.cut_over().await?;
+    let moved = "select count(*) from remark where id = 1";
+    let moved: i64 = scene.sink().await?.query_one(moved, &[]).await?.get(0);
+    assert_eq!(moved, 1);
+    Ok(())
+}
+
 /// Bad start input must not loop: the workflow fails at once, and says what was expected.
 #[tokio::test]
 async fn a_start_input_that_does_not_decode_fails_the_workflow() -> Result<()> {

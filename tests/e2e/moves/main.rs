@@ -5,5 +5,6 @@ mod drained_again;
 mod paused;
 mod real_manifest;
 mod shared_out;
+mod shared_sink;
 mod verified;
 mod whole;

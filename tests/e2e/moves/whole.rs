@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use monarch_demo::observe::{by_store, total};
 use monarch_demo::{Cell, Organization, observe, tables};
 use monarch_harness::{Cluster, ClusterOptions, PASSWORD, PgVersion, Standby, shared};
-use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
+use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on, tells};
 use serde_json::json;
 
 const EVIL_CORP: Organization = Organization::EVIL_CORP;
@@ -21,7 +21,7 @@ async fn until_changes_are_streamed(
 }
 
 /// Moves evil-corp while both organizations are written to, and asks everything there is to ask.
-async fn moves_whole(scene: &Scene<'_>) -> Result<()> {
+pub(crate) async fn moves_whole(scene: &Scene<'_>) -> Result<()> {
     let fleet = &scene.fleet;
     let neighbours = Neighbours::of(fleet).await?;
     let others_at_first = count_of(&fleet.source, &OTHER).await?;
@@ -92,9 +92,8 @@ async fn assert_no_secret(scene: &Scene<'_>, log: &str) -> Result<()> {
     ];
     let history = scene.operator.temporal(show).await?.success()?.output;
     ensure!(
-        history.contains("consistent_point")
-            || history.contains("finalized")
-            || history.len() > 1000
+        tells(&history, "consistent_point"),
+        "no payloads: {history}"
     );
     let ledger = "select string_agg(t::text, '') from (
         select m::text from monarch_ledger.move m union all
@@ -104,7 +103,7 @@ async fn assert_no_secret(scene: &Scene<'_>, log: &str) -> Result<()> {
     // A password, an address, a title, a fingerprint's beginning.
     for secret in [PASSWORD, "evil-corp.example", "問題", "project-11"] {
         for (place, text) in [("history", &*history), ("ledger", &*ledger), ("log", log)] {
-            assert!(!text.contains(secret), "{secret:?} is in the {place}");
+            assert!(!tells(text, secret), "{secret:?} is in the {place}");
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use monarch_harness::{Cluster, fresh_name};
+use monarch_harness::{Cluster, PASSWORD, PgVersion, fresh_name};
 use tokio_postgres::{Client, NoTls};
 
 use crate::model::{Key, Op, State};
@@ -14,8 +14,22 @@ use crate::sql::statements;
 #[derive(Debug)]
 pub struct Cell {
     side: Side,
-    /// How to reach its databases.
+    /// How to reach its databases, as the superuser.
     pub dsns: Vec<String>,
+    /// How a mover reaches them.
+    pub movers: Vec<String>,
+    /// The role of the movers, if it is one of their own.
+    role: Option<String>,
+}
+
+/// Who a mover is on a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// The superuser.
+    Superuser,
+    /// The owner of the tables, who may keep triggers and foreign keys from acting where that can
+    /// be granted.
+    Owner,
 }
 
 /// A row as the database prints it.
@@ -38,7 +52,7 @@ impl Cell {
     /// # Errors
     ///
     /// When the server refuses.
-    pub async fn make(cluster: &Cluster, schema: &Schema, side: Side) -> Result<Self> {
+    pub async fn make(cluster: &Cluster, schema: &Schema, side: Side, who: Who) -> Result<Self> {
         let name = fresh_name(match side {
             Side::Source => "random",
             Side::Sink => "random_sink",
@@ -47,18 +61,34 @@ impl Cell {
         for at in 0..schema.databases(side) {
             dsns.push(cluster.create_database(&format!("{name}_{at}")).await?);
         }
-        Self::on(dsns, schema, side).await
+        let role = match who {
+            Who::Superuser => None,
+            Who::Owner => Some(owner(cluster, side).await?),
+        };
+        Self::on(dsns, schema, side, role).await
     }
 
-    /// Makes the schema in databases that are there, and empty.
-    ///
-    /// # Errors
-    ///
-    /// When a server refuses.
-    pub async fn on(dsns: Vec<String>, schema: &Schema, side: Side) -> Result<Self> {
-        let cell = Self { side, dsns };
+    /// Makes the schema in databases that are there, and empty; a role of the movers owns it.
+    async fn on(
+        dsns: Vec<String>,
+        schema: &Schema,
+        side: Side,
+        role: Option<String>,
+    ) -> Result<Self> {
+        let as_mover = |dsn: &String| match &role {
+            Some(role) => dsn
+                .replace("user=postgres", &format!("user={role}"))
+                .replace(PASSWORD, "mover"),
+            None => dsn.clone(),
+        };
+        let cell = Self {
+            side,
+            movers: dsns.iter().map(as_mover).collect(),
+            dsns,
+            role,
+        };
         for at in 0..schema.databases(side) {
-            let ddl = schema.ddl(side, at);
+            let ddl = format!("{}{}", cell.handed_over(at).await?, schema.ddl(side, at));
             let client = cell.client(at).await?;
             client
                 .batch_execute(&ddl)
@@ -66,6 +96,23 @@ impl Cell {
                 .with_context(|| format!("make the schema\n{ddl}"))?;
         }
         Ok(cell)
+    }
+
+    /// What makes the movers' role the owner of a database and of all that is made in it next.
+    async fn handed_over(&self, database: usize) -> Result<String> {
+        let Some(role) = &self.role else {
+            return Ok(String::new());
+        };
+        let client = self.client(database).await?;
+        let name = client.query_one("select current_database()", &[]).await?;
+        let name: String = name.get(0);
+        let standby = "do $$ begin
+            if current_setting('server_version_num')::int >= 160000 then
+              grant execute on function pg_catalog.pg_log_standby_snapshot() to public;
+            end if; end $$;";
+        Ok(format!(
+            "{standby} alter database \"{name}\" owner to {role}; set role {role};\n"
+        ))
     }
 
     /// A session as the superuser.
@@ -113,6 +160,23 @@ impl Cell {
     ///
     /// When the server refuses.
     pub async fn dump(&self, schema: &Schema) -> Result<Dump> {
+        self.read(schema, "").await
+    }
+
+    /// Reads the rows that have this label.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub async fn labelled(&self, schema: &Schema, label: u32) -> Result<Dump> {
+        self.read(
+            schema,
+            &format!("where label = {}", crate::sql::label(label)),
+        )
+        .await
+    }
+
+    async fn read(&self, schema: &Schema, which: &str) -> Result<Dump> {
         let mut clients = Vec::new();
         for database in 0..schema.databases(self.side) {
             clients.push(self.client(database).await?);
@@ -130,7 +194,7 @@ impl Cell {
                 None => "null::text".to_owned(),
             };
             let query = format!(
-                "select array[{}], {tie}, row({})::text from {}",
+                "select array[{}], {tie}, row({})::text from {} {which}",
                 key.join(", "),
                 table.columns().join(", "),
                 table.sql_name()
@@ -170,8 +234,32 @@ impl Cell {
                 .await
                 .with_context(|| format!("drop {name}"))?;
         }
+        if let Some(role) = &self.role {
+            admin
+                .batch_execute(&format!("drop owned by {role}; drop role {role}"))
+                .await
+                .with_context(|| format!("drop {role}"))?;
+        }
         Ok(())
     }
+}
+
+/// Makes a role for movers that is no superuser.
+async fn owner(cluster: &Cluster, side: Side) -> Result<String> {
+    let role = fresh_name("mover");
+    let replication = match side {
+        Side::Source => " replication",
+        Side::Sink => "",
+    };
+    let mut sql = format!("create role {role} login{replication} password 'mover';");
+    if side == Side::Sink && cluster.version() > PgVersion::V14 {
+        sql.push_str(&format!(
+            "grant set on parameter session_replication_role to {role};"
+        ));
+    }
+    let admin = cluster.admin("postgres").await?;
+    admin.batch_execute(&sql).await.context("make a role")?;
+    Ok(role)
 }
 
 /// Which rows of a dump are the organization's, found by walking up the printed scope columns.

@@ -9,10 +9,11 @@
 //! knows, because it made it.
 //!
 //! What this cannot see: the workflow, the ledger and the control plane, which the end-to-end tests
-//! drive; changes of the schema; and whatever the generator does not roll.
+//! drive; and whatever the generator does not roll.
 
 pub mod cells;
 pub mod dice;
+pub mod hazard;
 pub mod model;
 pub mod mover;
 pub mod run;

@@ -28,6 +28,9 @@ struct Options {
     /// No more than so many transactions of each script
     #[arg(long, default_value_t = usize::MAX)]
     transactions: usize,
+    /// Without roles, standbys and hazards
+    #[arg(long)]
+    plain: bool,
     /// Say what the seed stands for and run nothing
     #[arg(long, requires = "seed")]
     story: bool,
@@ -40,6 +43,7 @@ async fn main() -> ExitCode {
     let order = |seed| Order {
         seed,
         transactions: options.transactions,
+        hazardous: !options.plain,
     };
     if options.story {
         println!("{}", story(&order(first)));

@@ -4,13 +4,14 @@
 //! functions in the order in which the activities call them, each attempt under an epoch of its own.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use monarch_config::Graph;
 use monarch_model::{Epoch, Lsn, Phase, chain};
+use monarch_postgres::catalog::Fingerprint;
 use monarch_postgres::evict::{self, Doomed, ScrubPermit};
 use monarch_postgres::keys::{KeyRecorder, NoObjects};
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
@@ -41,14 +42,29 @@ pub struct Post {
     pub graph: Arc<Graph>,
     /// The recorded spine.
     pub spine: Arc<Spine>,
-    /// The source's database.
+    /// The source's database, on its primary.
     pub source: ConnectOptions,
+    /// The same on a standby, if changes are decoded and rows are read there.
+    pub standby: Option<ConnectOptions>,
     /// The sink's database.
     pub sink: ConnectOptions,
     /// How much of a transaction is held in memory.
     pub spool_bytes: usize,
     epochs: AtomicI64,
     closed: AtomicBool,
+    /// What the source's tables were when the copy began, as the journal would hold it.
+    noted: Mutex<Option<Fingerprint>>,
+}
+
+/// The databases of a unit.
+#[derive(Debug)]
+pub struct Sides {
+    /// The source's primary.
+    pub source: ConnectOptions,
+    /// Its standby, if changes are decoded there.
+    pub standby: Option<ConnectOptions>,
+    /// The sink.
+    pub sink: ConnectOptions,
 }
 
 /// What a mover may be told.
@@ -111,19 +127,47 @@ impl Post {
         unit: Unit,
         graph: &Arc<Graph>,
         spine: &Arc<Spine>,
-        (source, sink): (ConnectOptions, ConnectOptions),
+        sides: Sides,
         spool_bytes: usize,
     ) -> Self {
         Self {
             unit,
             graph: Arc::clone(graph),
             spine: Arc::clone(spine),
-            source,
-            sink,
+            source: sides.source,
+            standby: sides.standby,
+            sink: sides.sink,
             spool_bytes,
             epochs: AtomicI64::new(0),
             closed: AtomicBool::new(false),
+            noted: Mutex::new(None),
         }
+    }
+
+    /// Where changes are decoded and rows are read.
+    #[must_use]
+    pub fn decoder(&self) -> &ConnectOptions {
+        self.standby.as_ref().unwrap_or(&self.source)
+    }
+
+    /// What is no longer as it was noted of the source's tables; looked at behind the barrier, as
+    /// the activities do.
+    ///
+    /// # Errors
+    ///
+    /// When the source does not answer.
+    pub async fn changes_of_schema(&self) -> Result<Vec<String>> {
+        let source = self.session(&self.source, self.newest()).await?;
+        let tables = self.graph.walk(&self.unit.store);
+        let now = catalog::load(&*source, &tables).await?.fingerprint();
+        let noted = self.noted.lock().map(|noted| noted.clone());
+        let Ok(Some(noted)) = noted else {
+            bail!("{}: nothing was noted of its tables", self.unit.store);
+        };
+        let changes = Fingerprint::changes(&noted, &now).into_iter();
+        Ok(changes
+            .map(|(table, line)| format!("{table}: {line}"))
+            .collect())
     }
 
     /// The next epoch, as the ledger would hand it out.
@@ -224,10 +268,14 @@ impl Post {
     /// When it stays.
     pub async fn drop_slots(&self, epoch: Epoch) -> Result<()> {
         let mut primary = self.session(&self.source, epoch).await?;
-        sessions::end_older(&primary, &self.unit, epoch).await?;
-        slot::drop_all(&primary, &self.unit).await?;
+        let decoder = self.session(self.decoder(), epoch).await?;
+        for server in [&primary, &decoder] {
+            sessions::end_older(server, &self.unit, epoch).await?;
+            slot::drop_all(server, &self.unit).await?;
+        }
         publication::drop_all(&mut primary, &self.unit).await?;
-        let slots = slot::of_unit(&primary, &self.unit).await?;
+        let mut slots = slot::of_unit(&primary, &self.unit).await?;
+        slots.extend(slot::of_unit(&decoder, &self.unit).await?);
         let publications = publication::of_unit(&primary, &self.unit).await?;
         if !slots.is_empty() || !publications.is_empty() {
             bail!("left on the source: {slots:?} {publications:?}");
@@ -243,7 +291,7 @@ impl Post {
             epoch,
             graph: Arc::clone(&self.graph),
             spine: Arc::clone(&self.spine),
-            source: self.source.clone(),
+            source: self.decoder().clone(),
             primary: self.source.clone(),
             sink: self.sink.clone(),
             slot: slot.to_owned(),
@@ -470,6 +518,9 @@ impl Carrying {
                 Failure::Passing("superseded".to_owned())
             }
             error if error.is_transient() => Failure::Passing(chain(error)),
+            StreamError::Refused { .. } => {
+                Failure::Ended(Ended::ByName("row-refused".to_owned(), chain(error)))
+            }
             error => Failure::Ended(Ended::Broken(chain(error))),
         }
     }
@@ -533,11 +584,20 @@ async fn copy(post: &Post, epoch: Epoch) -> Result<(String, SinkIdentity)> {
     let mut primary = post.session(&post.source, epoch).await?;
     let tables = post.graph.walk(&unit.store);
     let catalog = catalog::load(&*primary, &tables).await?;
-    sessions::end_older(&primary, unit, epoch).await?;
-    slot::drop_older(&primary, unit, epoch).await?;
+    let mut decoder = post.session(post.decoder(), epoch).await?;
+    for server in [&primary, &decoder] {
+        sessions::end_older(server, unit, epoch).await?;
+        slot::drop_older(server, unit, epoch).await?;
+    }
+    if let Ok(mut noted) = post.noted.lock() {
+        *noted = Some(catalog.fingerprint());
+    }
     let plan = publication::plan(unit, &post.graph, &post.scope(&catalog)?, &catalog)?;
     publication::ensure(&mut primary, &plan).await?;
-    let slot = make_slot(post, epoch, &primary).await?;
+    if post.standby.is_some() {
+        publication::wait_replayed(&*primary, &*decoder, PATIENCE).await?;
+    }
+    let slot = make_slot(post, epoch, (&primary, &decoder)).await?;
     let no_objects: Arc<dyn KeyRecorder> = Arc::new(NoObjects);
     let job = snapshot::Job {
         unit,
@@ -549,20 +609,24 @@ async fn copy(post: &Post, epoch: Epoch) -> Result<(String, SinkIdentity)> {
         keys: &no_objects,
     };
     let cancel = CancellationToken::new();
-    snapshot::copy(&job, &mut primary, &mut sink, &mut Nobody, &cancel).await?;
+    snapshot::copy(&job, &mut decoder, &mut sink, &mut Nobody, &cancel).await?;
     let identity = stream::identify(&sink).await?;
     Ok((unit.slot(epoch), identity))
 }
 
-async fn make_slot(post: &Post, epoch: Epoch, primary: &Session) -> Result<ExportedSlot> {
+async fn make_slot(
+    post: &Post,
+    epoch: Epoch,
+    (primary, decoder): (&Session, &Session),
+) -> Result<ExportedSlot> {
     let unit = &post.unit;
     let purpose = SessionPurpose::reader(unit.application(epoch)).holding_snapshot();
-    let replication = ReplicationConnection::connect(&post.source, &purpose).await?;
+    let replication = ReplicationConnection::connect(post.decoder(), &purpose).await?;
     let cancel = CancellationToken::new();
     let making = Making {
         unit,
         epoch,
-        decoder: primary,
+        decoder,
         primary,
         timeout: PATIENCE,
         cancel: &cancel,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use monarch_config::Graph;
-use monarch_harness::{Cluster, ClusterOptions, PgVersion};
+use monarch_harness::{Cluster, ClusterOptions, PgVersion, Standby};
 use monarch_model::{MoveId, OrgId, StoreName, TableName};
 use monarch_postgres::connect::Environment;
 use monarch_postgres::evict::{self, EvictionPermit, Evidence, record_horizon};
@@ -19,10 +19,11 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::cells::{Cell, Dump, assert_known, assert_same, ours, part, together};
+use crate::cells::{Cell, Dump, Who, assert_known, assert_same, ours, part, together};
 use crate::dice::Dice;
+use crate::hazard::{Hazard, What};
 use crate::model::{Causes, Op};
-use crate::mover::{Disturbance, Ended, Mover, Post};
+use crate::mover::{Disturbance, Ended, Mover, Post, Sides};
 use crate::schema::{Schema, Side};
 use crate::sql::statements;
 use crate::work::{self, ORG, Script, Transaction};
@@ -48,6 +49,9 @@ pub struct Order {
     /// How many transactions are run at most: fewer than the seed's, to find which one it is that
     /// a fault needs.
     pub transactions: usize,
+    /// Whether its movers may have a role of their own and decode on a standby, and a hazard befall
+    /// it: the seeds that found a fault before there was any of this must stay what they were.
+    pub hazardous: bool,
 }
 
 impl Order {
@@ -57,6 +61,16 @@ impl Order {
         Self {
             seed,
             transactions: usize::MAX,
+            hazardous: true,
+        }
+    }
+
+    /// The same, without roles, standbys and hazards.
+    #[must_use]
+    pub fn plain(seed: u64) -> Self {
+        Self {
+            hazardous: false,
+            ..Self::of(seed)
         }
     }
 }
@@ -113,6 +127,11 @@ struct Plan {
     ending: Ending,
     spool_bytes: usize,
     dice: Dice,
+    /// Who the movers are on the source and on the sink.
+    who: (Who, Who),
+    /// Whether changes are decoded on a standby.
+    on_standby: bool,
+    hazard: Option<Hazard>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +140,10 @@ enum Ending {
     GiveUp,
     WriteLate,
 }
+
+/// Tells the dice of what was added to the generator later from those that rolled before it: a seed
+/// that found a fault keeps its schema and its script.
+const LATER: u64 = 0x6d6f_6e61_7263_6803;
 
 impl Plan {
     fn roll(order: &Order) -> Self {
@@ -145,7 +168,21 @@ impl Plan {
             .into_iter()
             .map(|unit| (unit, u64::from(dice.below(250))))
             .collect();
+        let mut later = Dice::new(order.seed ^ LATER);
+        let who = |later: &mut Dice| match later.percent(40) && order.hazardous {
+            true => Who::Owner,
+            false => Who::Superuser,
+        };
+        let who = (who(&mut later), who(&mut later));
+        let on_standby = later.percent(15) && order.hazardous && versions.0 >= PgVersion::V16;
+        let befalls = later.percent(50) && order.hazardous && !calm;
+        let hazard = befalls
+            .then(|| Hazard::roll(&schema, &script, &home, head, &mut later))
+            .flatten();
         Self {
+            who,
+            on_standby,
+            hazard,
             schema,
             script,
             home,
@@ -162,6 +199,18 @@ impl Plan {
             dice,
         }
     }
+
+    /// Of what the move may fail.
+    fn causes(&self) -> Causes {
+        let mut causes = self.script.causes.clone();
+        causes.extend(self.hazard.iter().flat_map(Hazard::causes));
+        // A role that cannot keep the sink's foreign keys from acting, as preflight warns.
+        let acts = self.who.1 == Who::Owner && self.versions.1 == PgVersion::V14;
+        if acts && self.schema.is_held_on_sink() {
+            causes.insert("row-refused");
+        }
+        causes
+    }
 }
 
 /// What the seed stands for, in words.
@@ -169,13 +218,19 @@ impl Plan {
 pub fn story(order: &Order) -> String {
     let plan = Plan::roll(order);
     let mut told = format!(
-        "versions {:?}, {:?}, head {}, disturbances {:?}, dying copies {:?}, causes {:?}\n{}",
+        "versions {:?}, movers {:?}, on a standby {}, {:?}, hazard {}, head {}, \
+         disturbances {:?}, dying copies {:?}, causes {:?}\n{}",
         plan.versions,
+        plan.who,
+        plan.on_standby,
         plan.ending,
+        plan.hazard
+            .as_ref()
+            .map_or("none".to_owned(), Hazard::to_string),
         plan.head,
         plan.disturbances,
         plan.copy_dies,
-        plan.script.causes,
+        plan.causes(),
         plan.schema.manifest()
     );
     for database in 0..plan.schema.databases(Side::Source) {
@@ -220,6 +275,15 @@ async fn cluster(version: PgVersion) -> Result<&'static Cluster> {
         .await
 }
 
+/// A standby of the server of a version, likewise.
+async fn standby(version: PgVersion) -> Result<&'static Standby> {
+    static STANDBYS: [OnceCell<Standby>; 5] = [const { OnceCell::const_new() }; 5];
+    let primary = cluster(version).await?;
+    STANDBYS[version as usize]
+        .get_or_try_init(|| Standby::of(primary))
+        .await
+}
+
 /// Runs the move of a seed.
 ///
 /// # Errors
@@ -233,8 +297,8 @@ pub async fn run(order: &Order) -> Result<Judged> {
         cluster(plan.versions.1).await?,
     );
     let (source, sink) = tokio::try_join!(
-        Cell::make(hosts.0, &plan.schema, Side::Source),
-        Cell::make(hosts.1, &plan.schema, Side::Sink)
+        Cell::make(hosts.0, &plan.schema, Side::Source, plan.who.0),
+        Cell::make(hosts.1, &plan.schema, Side::Sink, plan.who.1)
     )?;
     let judged = {
         let run = Box::pin(Run::begin(&plan, &source, &sink)).await?;
@@ -262,6 +326,13 @@ impl<'a> Run<'a> {
         let schema = &plan.schema;
         source.fill(schema, &plan.script.initial).await?;
         sink.fill(schema, &plan.home).await?;
+        let standby = match plan.on_standby {
+            true => Some(standby(plan.versions.0).await?),
+            false => None,
+        };
+        if let Some(standby) = standby {
+            standby.catch_up(cluster(plan.versions.0).await?).await?;
+        }
         let home = sink.dump(schema).await?;
         let manifest = schema.manifest();
         let graph = monarch_config::manifest_from_str("manifest.yaml", &manifest)
@@ -288,10 +359,16 @@ impl<'a> Run<'a> {
                 org: org.clone(),
                 store: name,
             };
-            let sides = (
-                options(&source.dsns[store.source])?,
-                options(&sink.dsns[store.sink])?,
-            );
+            let dsn = &source.movers[store.source];
+            let on_standby = |standby: &Standby| {
+                let primary = cluster_port(dsn);
+                options(&dsn.replace(&primary, &format!("port={}", standby.port())))
+            };
+            let sides = Sides {
+                source: options(dsn)?,
+                standby: standby.map(on_standby).transpose()?,
+                sink: options(&sink.movers[store.sink])?,
+            };
             let post = Arc::new(Post::new(unit, &graph, &spine, sides, plan.spool_bytes));
             let dies = plan.copy_dies.iter().find(|(unit, _)| *unit == at);
             let dies = dies.map(|(_, after)| Duration::from_millis(*after));
@@ -319,6 +396,10 @@ impl<'a> Run<'a> {
         };
         let at_barrier = self.source.dump(&self.plan.schema).await?;
         assert_known(&self.plan.schema, &at_barrier, &self.plan.script.last)?;
+        let failed = match failed {
+            None => self.changed_schema().await?,
+            failed => failed,
+        };
         let outcome = match failed {
             Some((name, told)) => self.fail(&name, &told, &at_barrier).await,
             None => self.arrive(&at_barrier).await,
@@ -336,6 +417,17 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// What of the source's tables changed without a mover's word, at the latest seen at the barrier.
+    async fn changed_schema(&self) -> Result<Option<(String, String)>> {
+        for mover in &self.movers {
+            let changes = mover.post.changes_of_schema().await?;
+            if !changes.is_empty() {
+                return Ok(Some(("schema-changed".to_owned(), changes.join("; "))));
+            }
+        }
+        Ok(None)
+    }
+
     async fn end_all(&mut self) {
         for mover in &mut self.movers {
             mover.end().await;
@@ -348,10 +440,14 @@ impl<'a> Run<'a> {
         let plan = self.plan;
         let mut dice = plan.dice.clone();
         let mut writers = Writers::connect(&plan.schema, self.source).await?;
-        for (at, transaction) in plan.script.transactions.iter().enumerate() {
+        for at in 0..=plan.script.transactions.len() {
             if at == plan.head {
                 self.until_all_stream().await?;
             }
+            self.befall(at).await?;
+            let Some(transaction) = plan.script.transactions.get(at) else {
+                break;
+            };
             writers
                 .run(&plan.schema, transaction)
                 .await
@@ -367,6 +463,34 @@ impl<'a> Run<'a> {
         }
         self.until_all_stream().await?;
         self.barrier().await
+    }
+
+    /// What befalls the move before a transaction.
+    async fn befall(&mut self, at: usize) -> Result<()> {
+        let schema = &self.plan.schema;
+        let Some(hazard) = self.plan.hazard.as_ref().filter(|hazard| hazard.at == at) else {
+            return Ok(());
+        };
+        let store = match &hazard.what {
+            What::Schema { table, .. } | What::Clash { table, .. } => {
+                &schema.stores[schema.tables[*table].store]
+            }
+        };
+        let client = match &hazard.what {
+            What::Schema { .. } => self.source.client(store.source).await?,
+            What::Clash { .. } => self.sink.client(store.sink).await?,
+        };
+        let doing = || format!("befall the move {hazard}");
+        client
+            .batch_execute(&hazard.sql(schema))
+            .await
+            .with_context(doing)?;
+        if let What::Clash { table, row, .. } = &hazard.what {
+            let theirs = self.sink.labelled(schema, row.1.label).await?;
+            self.home[*table].extend(theirs[*table].iter().cloned());
+            self.home[*table].sort();
+        }
+        Ok(())
     }
 
     /// The first failure of a mover by name; an error if one broke.
@@ -429,7 +553,7 @@ impl<'a> Run<'a> {
 
     /// A move that failed is given up: the name must have had its cause, and nothing stays.
     async fn fail(&mut self, name: &str, told: &str, source: &Dump) -> Result<Outcome> {
-        let causes: &Causes = &self.plan.script.causes;
+        let causes = self.plan.causes();
         ensure!(
             causes.contains(name),
             "it failed without a cause: {told}; there was {causes:?}"
@@ -471,6 +595,9 @@ impl<'a> Run<'a> {
     /// All of it is on the sink: it is compared, and then the move ends.
     async fn arrive(&mut self, source: &Dump) -> Result<Outcome> {
         let schema = &self.plan.schema;
+        if let Some(hazard) = &self.plan.hazard {
+            bail!("it did not fail, though {hazard}");
+        }
         let mine = ours(schema, source, self.org.as_str());
         let expected = together(&self.home, &part(source, &mine, true));
         let found = self.sink.dump(schema).await?;
@@ -547,7 +674,7 @@ impl<'a> Run<'a> {
             let epoch = post.next_epoch();
             let mut sink = post.take_over(epoch).await?;
             stream::seal(&mut sink, &post.unit, epoch, &post.graph, &post.spine).await?;
-            let source = post.session(&post.source, epoch).await?;
+            let source = post.session(post.decoder(), epoch).await?;
             let found = monarch_postgres::slot::of_unit(&source, &post.unit).await?;
             ensure!(
                 found.len() == 1,
@@ -593,7 +720,8 @@ impl<'a> Run<'a> {
                 slot_prefixes: &prefixes,
                 horizon: &horizons[&store],
             };
-            let permit = EvictionPermit::issue(&[&*primary], evidence).await?;
+            let decoder = post.session(post.decoder(), post.next_epoch()).await?;
+            let permit = EvictionPermit::issue(&[&*primary, &*decoder], evidence).await?;
             let doomed = post.doomed(&primary).await?;
             let mut nobody = |_: &TableName, _: u64| {};
             evict::evict(&mut primary, &doomed, &permit, &mut nobody).await?;
@@ -647,6 +775,13 @@ impl<'a> Run<'a> {
         )?;
         Ok(Outcome::Late)
     }
+}
+
+/// The word of a DSN that names the port.
+fn cluster_port(dsn: &str) -> String {
+    let mut words = dsn.split(' ');
+    let port = words.find(|word| word.starts_with("port="));
+    port.unwrap_or_default().to_owned()
 }
 
 /// A busy machine may take its time to let a session in.

@@ -245,6 +245,14 @@ impl Schema {
         })
     }
 
+    /// Whether the sink has a foreign key that cannot wait for the end of a transaction: there a
+    /// parent that leaves the organization may not go before its children.
+    #[must_use]
+    pub fn is_held_on_sink(&self) -> bool {
+        let mut edges = self.tables.iter().filter_map(|table| table.edge.as_ref());
+        edges.any(|edge| edge.enforced_on_sink && edge.foreign_key.is_some_and(|key| !key.deferred))
+    }
+
     /// How many databases a side has.
     #[must_use]
     pub fn databases(&self, side: Side) -> usize {
@@ -379,6 +387,7 @@ impl Schema {
                 .enumerate()
                 .map(|(n, extra)| format!("extra_{n} {}", extra.sql)),
         );
+        columns.push("spare text".to_owned());
         columns
     }
 

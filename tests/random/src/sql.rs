@@ -99,7 +99,7 @@ fn tie(schema: &Schema, table: &Table, tie: Option<u32>) -> String {
     }
 }
 
-fn label(n: u32) -> String {
+pub(crate) fn label(n: u32) -> String {
     literal(&format!("label '{n}' \\ ß"))
 }
 

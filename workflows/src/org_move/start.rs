@@ -22,6 +22,7 @@ pub(super) async fn prepare(ctx: &Ctx, input: OrgMoveInput) -> WorkflowResult<Op
         org: input.org_id.clone(),
         from: input.from.clone(),
         to: input.to.clone(),
+        accept_disagreeing_edges: input.accept_disagreeing_edges.clone(),
     };
     let patience = Patience::from(&input);
     let Some(found) = step::interruptible(ctx, |token| {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::watch;
 use crate::advice::{may_be_asked, take_up};
-use crate::args::{Organization, Route, Which};
+use crate::args::{Accepted, Organization, Route, Which};
 use crate::console::{self, Output};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
     organization: Organization,
     #[command(flatten)]
     route: Route,
+    #[command(flatten)]
+    accepted: Accepted,
     /// Who decides that it cuts over
     #[arg(long, value_enum, value_name = "WHO", default_value = "manual")]
     cut_over: WhoCutsOver,
@@ -159,6 +161,7 @@ fn input(arguments: &Arguments) -> OrgMoveInput {
         max_pause_seconds: arguments.max_pause,
         scrub_on_failure: arguments.scrub_on_failure,
         heartbeat_seconds: arguments.heartbeat,
+        accept_disagreeing_edges: arguments.accepted.disagreeing_edges.clone(),
         ..OrgMoveInput::new(arguments.organization.org.clone())
     }
 }
