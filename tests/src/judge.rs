@@ -110,8 +110,8 @@ fn within_base64(value: &str, before: usize) -> String {
     let digits = bytes.chunks_exact(3).flat_map(|three| {
         let bits = three
             .iter()
-            .fold(0, |bits, &byte| bits << 8 | usize::from(byte));
-        [18, 12, 6, 0].map(|shift| char::from(DIGITS[bits >> shift & 63]))
+            .fold(0, |bits, &byte| (bits << 8) | usize::from(byte));
+        [18, 12, 6, 0].map(|shift| char::from(DIGITS[(bits >> shift) & 63]))
     });
     // The digits that bits of what stands before have a part in.
     let shared = [0, 2, 3][before];

@@ -855,12 +855,7 @@ ledger: {{dsn: {}}}
     found(&report, "writes-as-origin");
 }
 
-/// Guards promise 7: stores that share a database are emptied one after the other, and a foreign key
-/// that no order of them satisfies would stop the eviction or the scrub. It is said before, with what
-/// mends it, and what mends it does.
-#[tokio::test]
-async fn foreign_keys_that_no_order_of_stores_satisfies_are_refused() {
-    const TWO_STORES: &str = "
+const STORES: &str = "
 root: organization
 stores: {main: {type: postgres}, side: {type: postgres}, third: {type: postgres}}
 relationships:
@@ -868,33 +863,42 @@ relationships:
   setting: {store: side, primary_key: [id], refs: {organization_id: {parent: organization}}}
   plan: {store: third, primary_key: [id], refs: {organization_id: {parent: organization}}}
 ";
-    const TABLES: &str = "
+const STORES_TABLES: &str = "
 create table organization (id bigint primary key, setting_id bigint);
 create table setting (id bigint primary key, organization_id bigint references organization,
   plan_id bigint, other_id bigint);
 create table plan (id bigint primary key, organization_id bigint references organization,
   setting_id bigint);
 ";
-    let source = Cell::empty(PgVersion::V16).await;
-    let sink = Cell::empty(PgVersion::V15).await;
-    for cell in [&source, &sink] {
-        cell.run(TABLES).await;
-    }
-    source.run("insert into organization values (1)").await;
-    let look = async |manifest: &str| {
-        let graph = manifest_from_str("manifest.yaml", manifest).unwrap();
-        let text = format!(
-            "cells:
+
+/// What preflight says of these stores where each side has one database.
+async fn look_at_stores(source: &Cell<'_>, sink: &Cell<'_>, manifest: &str) -> Report {
+    let graph = manifest_from_str("manifest.yaml", manifest).unwrap();
+    let text = format!(
+        "cells:
   from: {{databases: [{{primary_dsn: {}, stores: [main, side, third]}}]}}
   to: {{databases: [{{primary_dsn: {}, stores: [main, side, third]}}]}}
 ledger: {{dsn: {}}}
 ",
-            source.dsn, sink.dsn, sink.dsn
-        );
-        let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
-        check_fleet(&graph, &fleet, "1", Limits::default()).await
-    };
-    assert!(!look(TWO_STORES).await.refuses());
+        source.dsn, sink.dsn, sink.dsn
+    );
+    let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
+    check_fleet(&graph, &fleet, "1", Limits::default()).await
+}
+
+/// Guards promise 7: stores that share a database are emptied one after the other, and a foreign key
+/// that no order of them satisfies would stop the eviction or the scrub. It is said before, with what
+/// mends it, and what mends it does.
+#[tokio::test]
+async fn foreign_keys_that_no_order_of_stores_satisfies_are_refused() {
+    let source = Cell::empty(PgVersion::V16).await;
+    let sink = Cell::empty(PgVersion::V15).await;
+    for cell in [&source, &sink] {
+        cell.run(STORES_TABLES).await;
+    }
+    source.run("insert into organization values (1)").await;
+    let look = async |manifest: &str| look_at_stores(&source, &sink, manifest).await;
+    assert!(!look(STORES).await.refuses());
 
     // The root's store is emptied last, whatever references it has.
     for cell in [&source, &sink] {
@@ -903,13 +907,13 @@ ledger: {{dsn: {}}}
                     references setting on delete set null",
         )
         .await;
-        let report = look(TWO_STORES).await;
+        let report = look(STORES).await;
         let finding = found(&report, "stores-in-a-circle");
         assert_eq!(finding.severity, Severity::Refuse);
         assert_eq!(finding.place.table, Some(table("organization")));
         let mend = finding.mend.as_deref().unwrap();
         cell.run(mend.split(", or").next().unwrap()).await;
-        assert!(!look(TWO_STORES).await.refuses());
+        assert!(!look(STORES).await.refuses());
     }
 
     // Two that reference each other.
@@ -918,13 +922,13 @@ ledger: {{dsn: {}}}
          alter table plan add constraint d foreign key (setting_id) references setting",
     )
     .await;
-    let report = look(TWO_STORES).await;
+    let report = look(STORES).await;
     assert_eq!(
         found(&report, "stores-in-a-circle").place.table,
         Some(table("plan"))
     );
     sink.run("alter table plan drop constraint d").await;
-    assert!(!look(TWO_STORES).await.refuses());
+    assert!(!look(STORES).await.refuses());
 
     // One that the manifest's order happens to contradict, until the manifest knows of it.
     sink.run(
@@ -932,7 +936,7 @@ ledger: {{dsn: {}}}
          alter table plan add constraint d foreign key (setting_id) references setting",
     )
     .await;
-    let report = look(TWO_STORES).await;
+    let report = look(STORES).await;
     let finding = found(&report, "reference-not-in-manifest");
     assert!(
         finding
@@ -941,7 +945,7 @@ ledger: {{dsn: {}}}
             .unwrap()
             .contains("refs of public.plan")
     );
-    let told = TWO_STORES.replace(
+    let told = STORES.replace(
         "plan: {store: third, primary_key: [id], refs: {",
         "plan: {store: third, primary_key: [id], refs: {setting_id: {parent: setting}, ",
     );
