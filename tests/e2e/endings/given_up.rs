@@ -95,12 +95,13 @@ async fn a_pause_while_a_slot_is_made_leaves_nobody_making_it() -> Result<()> {
     old.batch_execute("begin; select pg_current_xact_id()")
         .await?;
     scene.start(json!({})).await?;
-    let walsenders = async || -> Result<i64> {
-        let count = "select count(*) from pg_stat_activity where backend_type = 'walsender'";
-        Ok(source.query_one(count, &[]).await?.get(0))
+    let makers = async || -> Result<i64> {
+        let waiting = "select count(*) from pg_stat_activity
+                        where backend_type = 'walsender' and wait_event = 'transactionid'";
+        Ok(source.query_one(waiting, &[]).await?.get(0))
     };
     let begun = async {
-        while walsenders().await? == 0 {
+        while makers().await? == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         anyhow::Ok(())
@@ -112,7 +113,7 @@ async fn a_pause_while_a_slot_is_made_leaves_nobody_making_it() -> Result<()> {
     let held = "(select count(distinct store) = 3 from monarch_ledger.move_event
                   where kind = 'held')";
     scene.operator.until(held, &worker, PATIENCE).await?;
-    assert_eq!(walsenders().await?, 0, "somebody makes a slot still");
+    assert_eq!(makers().await?, 0, "somebody makes a slot still");
     old.batch_execute("commit").await?;
     scene.abort("not today").await?;
     until_aborted(&scene, &worker).await?;
