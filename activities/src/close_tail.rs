@@ -2,7 +2,8 @@
 //!
 //! What the organization wrote on the source behind the barrier is on the sink of nobody: it is
 //! counted by table and forbids eviction. A horizon is set before the slot is read, so that
-//! eviction can tell, days later, what was written after the log's end was seen.
+//! eviction can tell, days later, what was written after the log's end was seen. With the slot gone,
+//! control is told of the organization's rows on the sink.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use monarch_workflows::contract::{TailOutput, UnitRef};
 use tokio::time::Instant;
 
 use crate::failure::Fault;
+use crate::org_outbox;
 use crate::scrub;
 use crate::stream::job;
 use crate::vitals::Vitals;
@@ -32,6 +34,12 @@ pub(crate) async fn run(
     let place = case.place(&input.store)?;
     let unread = vitals
         .during("the log to be read to its head", close(&place))
+        .await?;
+    vitals
+        .during(
+            "control to be told of the rows",
+            org_outbox::backfill(&place),
+        )
         .await?;
     let known = world.ledger.unit(input.move_id, &input.store).await?;
     Ok(TailOutput {

@@ -3,7 +3,8 @@
 //! A transaction that was open when the fence fell may still commit, so those that hold a write
 //! lock on a moved table are waited for. Then a barrier is written into the log of every source
 //! database: what was committed before it is before it in the log, so a unit that has applied its
-//! barrier has applied all of it.
+//! barrier has applied all of it. Where the organization has an outbox, what it wrote there must have
+//! been delivered as well: messages do not move.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::failure::Fault;
+use crate::org_outbox;
 use crate::vitals::Vitals;
 use crate::world::{Caller, Place, World};
 
@@ -71,10 +73,28 @@ async fn drain_unit(
             .map(|writer| format!("an open writer: {writer}"));
         return Ok(Err(writers.collect()));
     }
+    if let Some(waiting) = outbox_is_empty(place, &primary, deadline).await? {
+        return Ok(Err(vec![waiting]));
+    }
     let nonce = Uuid::new_v4();
     drain::emit_barrier(&primary, place.unit.move_id, &place.unit.store, nonce).await?;
     let sink = place.sink_session(Caller::Watcher).await?;
     applied(place, &sink, nonce, deadline).await
+}
+
+/// Waits for the organization's messages on the source; says what is left at the deadline.
+async fn outbox_is_empty(
+    place: &Place<'_>,
+    primary: &Session,
+    deadline: Instant,
+) -> Result<Option<String>, Fault> {
+    loop {
+        let waiting = org_outbox::waiting(place, primary).await?;
+        if waiting.is_none() || Instant::now() >= deadline {
+            return Ok(waiting);
+        }
+        sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Waits until the unit's row on the sink bears the barrier.

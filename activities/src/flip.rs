@@ -1,7 +1,8 @@
 //! Changes the routing: from the ledger's `flipping` on, only the control plane can refuse.
 //!
 //! Intent (`flipping`), effect (the `flip` command), read-back (`where`), record (`cut_over`). A
-//! lost reply is answered by the read-back: the routing itself says whether the flip happened.
+//! lost reply is answered by the read-back: the routing itself says whether the flip happened. Where
+//! cells are told of the routing, it has happened once both have heard.
 
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ pub(crate) async fn run(
 async fn route(plane: &Plane<'_>) -> Result<Option<String>, Fault> {
     let asked = plane.flip().await;
     if plane.names_sink().await? {
+        // A reply that was lost says nothing of what the cells have heard.
+        plane.delivered().await?;
         return Ok(None);
     }
     match asked {

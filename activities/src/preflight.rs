@@ -1,13 +1,13 @@
 //! Looks at every database of the move before anything is changed.
 
-use monarch_config::Control;
+use monarch_config::Config;
 use monarch_model::CellName;
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
 use monarch_workflows::contract::{PreflightInput, PreflightOutput};
 
-use crate::control::ControlError;
 use crate::failure::Fault;
 use crate::register;
+use crate::routing;
 use crate::vitals::Vitals;
 use crate::world::World;
 
@@ -22,33 +22,31 @@ pub(crate) async fn run(
     if let Some(live) = world.ledger.live_move().await? {
         return Err(register::refused_by(live.id, &live.org, live.phase));
     }
-    let look = async { Ok(check(world, &input, &from, &to).await) };
-    let report = vitals.during("every database of both cells", look).await?;
-    let mut refusals = told(&report, Severity::Refuse);
-    if let Some(Control::Database(_)) = world.config.fleet.control {
-        refusals.push(format!("fleet.yaml: {}", ControlError::Database));
-    }
-    Ok(PreflightOutput {
-        from,
-        to,
-        can_fence: matches!(world.config.fleet.control, Some(Control::Commands { .. })),
-        refusals,
-        warnings: u32::try_from(told(&report, Severity::Warn).len()).unwrap_or(u32::MAX),
-    })
-}
-
-/// Looks at everything and returns every finding.
-async fn check(world: &World, input: &PreflightInput, from: &CellName, to: &CellName) -> Report {
     let job = Job {
         graph: &world.config.graph,
         fleet: &world.config.fleet,
-        from,
-        to,
+        from: &from,
+        to: &to,
         org: &input.org,
         accept_disagreeing_edges: &input.accept_disagreeing_edges,
         limits: Limits::default(),
     };
-    preflight::check(&job).await
+    let look = async { Ok(check(&world.config, &job).await) };
+    let report = vitals.during("every database of both cells", look).await?;
+    Ok(PreflightOutput {
+        from,
+        to,
+        can_fence: world.config.fleet.control.is_some(),
+        refusals: told(&report, Severity::Refuse),
+        warnings: u32::try_from(told(&report, Severity::Warn).len()).unwrap_or(u32::MAX),
+    })
+}
+
+/// Looks at every database of both cells and at the control database, and returns every finding.
+pub async fn check(config: &Config, job: &Job<'_>) -> Report {
+    let mut report = Box::pin(preflight::check(job)).await;
+    report.add(routing::preflight(config, job.from, job.to, job.org).await);
+    report
 }
 
 /// The two cells: those that were asked for, else those of the fleet.

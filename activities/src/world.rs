@@ -152,8 +152,9 @@ impl<'w> Case<'w> {
 
     /// The control plane for one attempt to cut over, if the fleet has one.
     pub(crate) fn plane(&self, attempt: u32) -> Option<Plane<'_>> {
-        let control: Option<&Control> = self.world.config.fleet.control.as_ref();
-        control.map(|control| Plane::new(control, &self.of, attempt))
+        let fleet = &self.world.config.fleet;
+        let control: Option<&Control> = fleet.control.as_ref();
+        control.map(|control| Plane::new(control, fleet, &self.of, attempt))
     }
 }
 
@@ -161,6 +162,14 @@ impl Place<'_> {
     /// The store's tables that move, parents first.
     pub(crate) fn tables(&self) -> Vec<&Table> {
         self.case.world.config.graph.walk(&self.unit.store)
+    }
+
+    /// Whether no other store of the move stands before this one in its source database: what is the
+    /// database's and not a store's is looked at once.
+    pub(crate) fn is_first_of_its_database(&self) -> bool {
+        let graph = &self.case.world.config.graph;
+        let moves = |store: &&StoreName| graph.store(store).is_some_and(|store| store.migrate);
+        self.source.stores.iter().find(moves) == Some(&self.unit.store)
     }
 
     /// The names of these tables.

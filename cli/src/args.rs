@@ -7,7 +7,8 @@ use monarch_config::Fleet;
 use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
-    completions, config_check, histories_save, ledger_init, move_, plan, preflight, sweep, worker,
+    completions, config_check, control_init, histories_save, ledger_init, move_, plan, preflight,
+    sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -73,6 +74,9 @@ pub(crate) enum Command {
     /// The ledger, where Monarch keeps what it knows of its moves
     #[command(subcommand)]
     Ledger(Ledger),
+    /// The control database, which says where an organization lives
+    #[command(subcommand)]
+    Control(Control),
     /// Hosts moves, until it is told to stop
     Worker(worker::Arguments),
     /// Starts, watches and steers a move
@@ -100,6 +104,12 @@ pub(crate) enum Config {
 pub(crate) enum Ledger {
     /// Makes the ledger's schema, or brings it up to date
     Init(ledger_init::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Control {
+    /// Makes what fences and routing need there and in every cell, where it is missing
+    Init(control_init::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -214,6 +224,7 @@ mod tests {
           preflight    Looks at every database of a move and reports what would stop it
           plan         Shows what a move would do, and changes nothing
           ledger       The ledger, where Monarch keeps what it knows of its moves
+          control      The control database, which says where an organization lives
           worker       Hosts moves, until it is told to stop
           move         Starts, watches and steers a move
           sweep        Ends moves that nobody drives any more, as the schedule does

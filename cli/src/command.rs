@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod config_check;
+pub(crate) mod control_init;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod histories_save;
@@ -12,7 +13,7 @@ pub(crate) mod preflight;
 pub(crate) mod sweep;
 pub(crate) mod worker;
 
-use crate::args::{Command, Config, Histories, Ledger};
+use crate::args::{Command, Config, Control, Histories, Ledger};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -24,6 +25,9 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         Command::Preflight(arguments) => Box::pin(preflight::run(&arguments, context)).await,
         Command::Plan(arguments) => Box::pin(plan::run(&arguments, context)).await,
         Command::Ledger(Ledger::Init(arguments)) => ledger_init::run(&arguments, context).await,
+        Command::Control(Control::Init(arguments)) => {
+            Box::pin(control_init::run(&arguments, context)).await
+        }
         Command::Worker(arguments) => Box::pin(worker::run(arguments, context)).await,
         Command::Move(command) => Box::pin(move_::run(command, context)).await,
         Command::Sweep(arguments) => Box::pin(sweep::run(&arguments, context)).await,

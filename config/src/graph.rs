@@ -86,6 +86,9 @@ pub struct Table {
     pub scope: Scope,
     /// The columns that hold keys into a blob store, in the manifest's order.
     pub blobs: Vec<BlobRef>,
+    /// The number of the outbox category by which the cell tells control of its rows, if it does.
+    /// Its key then has one column.
+    pub outbox: Option<i32>,
 }
 
 /// A column that references a parent's key.

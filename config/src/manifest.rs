@@ -95,6 +95,8 @@ pub(crate) struct Row {
     pub(crate) fixed: Option<Place>,
     pub(crate) edges: Vec<(Edge, Place)>,
     pub(crate) blobs: Vec<(BlobRef, Place)>,
+    /// The category of its messages in the cell's outbox.
+    pub(crate) outbox: Option<i32>,
     /// Whether every edge could be read: else nobody knows which one is chosen.
     pub(crate) edges_known: bool,
 }
@@ -275,9 +277,11 @@ fn read_table(name: TableName, at: &At<'_>, report: &mut Report) -> Row {
         fixed: None,
         edges: Vec::new(),
         blobs: Vec::new(),
+        outbox: None,
         edges_known: false,
     };
-    let Some(fields) = at.fields(&["store", "primary_key", "static", "refs"], report) else {
+    let keys = ["store", "primary_key", "static", "outbox", "refs"];
+    let Some(fields) = at.fields(&keys, report) else {
         return row;
     };
     row.store = fields
@@ -292,11 +296,35 @@ fn read_table(name: TableName, at: &At<'_>, report: &mut Report) -> Row {
         .optional("static")
         .filter(|at| at.flag(report) == Some(true))
         .map(|at| at.place.clone());
+    row.outbox = fields
+        .optional("outbox")
+        .and_then(|at| read_outbox(&row, at, report));
     row.edges_known = match fields.optional("refs") {
         Some(at) => read_refs(&mut row, at, report),
         None => true,
     };
     row
+}
+
+/// A message names its object by one number.
+fn read_outbox(row: &Row, at: &At<'_>, report: &mut Report) -> Option<i32> {
+    const EXPECTED: &str = "the number of a category";
+    let Some(category) = at.written().and_then(|text| text.parse().ok()) else {
+        let found = at.written().map_or(at.node.value.kind().to_owned(), quoted);
+        report.fault(&at.value_place(), format!("found {found}"), EXPECTED);
+        return None;
+    };
+    if let Some((columns, _)) = &row.primary_key
+        && columns.len() > 1
+    {
+        report.fault(
+            &at.place,
+            "an outbox of a table whose key has several columns",
+            "a key of one column: a message names its object by it",
+        );
+        return None;
+    }
+    Some(category)
 }
 
 fn read_key(at: &At<'_>, report: &mut Report) -> Option<Vec<String>> {

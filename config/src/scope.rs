@@ -417,6 +417,7 @@ impl Tables<'_> {
             edges: row.edges.iter().map(|(edge, _)| edge.clone()).collect(),
             scope,
             blobs: row.blobs.iter().map(|(blob, _)| blob.clone()).collect(),
+            outbox: row.outbox,
         })
     }
 }

@@ -51,6 +51,8 @@ fn the_example_manifest_says_what_its_comments_say() {
     assert_eq!(table("public.issue").edges.len(), 2);
     assert_eq!(table("app.setting").name.schema(), "app");
     assert_eq!(table("event_attachment").blobs[0].column, "object_key");
+    assert_eq!(table("organization").outbox, Some(2));
+    assert_eq!(table("issue").outbox, None);
     assert!(!graph.moves(table("login")));
     let children = graph.children(&project());
     let children: Vec<_> = children

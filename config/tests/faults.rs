@@ -127,6 +127,20 @@ fn a_connection_string_that_could_not_be_used_is_told_with_its_key() {
     );
 }
 
+/// A message of an outbox has a category's number and names its object by one column.
+#[test]
+fn an_outbox_needs_a_number_and_a_key_of_one_column() {
+    assert_snapshot!(
+        tables(
+            "  a: {store: main, primary_key: [id], outbox: member, refs: {o: {parent: org}}}\n  \
+               b: {store: main, primary_key: [o, id], outbox: 3, refs: {o: {parent: org}}}\n"
+        ),
+        @r#"
+    m:10: relationships.a.outbox: found "member", expected the number of a category
+    m:11: relationships.b.outbox: an outbox of a table whose key has several columns, expected a key of one column: a message names its object by it
+    "#);
+}
+
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let nowhere = |name| Path::new("nowhere").join(name);
@@ -140,7 +154,7 @@ fn a_file_that_is_not_there_is_named() {
 #[test]
 fn an_unknown_key_is_named_with_the_one_that_was_meant() {
     assert_snapshot!(tables("  t: {stor: main, primary_key: [id]}"), @r#"
-    m:10: relationships.t.stor: unknown key, expected one of store, primary_key, static, refs (did you mean "store"?)
+    m:10: relationships.t.stor: unknown key, expected one of store, primary_key, static, outbox, refs (did you mean "store"?)
     m:10: relationships.t.store: missing, expected the store that the table lives in
     "#);
     assert_snapshot!(manifest(&format!("{}\nroots: x", with_tables(ORG))),
@@ -170,7 +184,7 @@ fn a_wrong_type_names_the_key_and_what_was_expected() {
     m:10: relationships.t.refs: found a list, expected a mapping of columns
     "#);
     assert_snapshot!(tables("  t: [main]"),
-        @"m:10: relationships.t: found a list, expected a mapping with store, primary_key, static, refs"
+        @"m:10: relationships.t: found a list, expected a mapping with store, primary_key, static, outbox, refs"
     );
     assert_snapshot!(manifest("- root"),
         @"m:1: found a list, expected a mapping with root, stores, relationships"

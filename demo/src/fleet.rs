@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use monarch_harness::{Cluster, Standby, fresh_name};
 use tokio_postgres::{Client, NoTls};
 
-use crate::ControlPlane;
+use crate::control_database::OUTBOX;
+use crate::{ControlDatabase, ControlPlane};
 
 const SCHEMA: [(&str, &str); 3] = [
     ("default", include_str!("../schema/default.sql")),
@@ -64,8 +65,10 @@ pub struct Fleet {
     pub sink: Cell,
     /// How to reach the ledger's database.
     pub ledger_dsn: String,
-    /// Routes the organizations, and fences them.
+    /// Routes the organizations, and fences them, unless a database does.
     pub control: ControlPlane,
+    /// The control database, in the place of the commands.
+    pub control_database: Option<ControlDatabase>,
     folder: PathBuf,
 }
 
@@ -170,11 +173,40 @@ impl Fleet {
             },
             ledger_dsn: ledger.dsn,
             control: ControlPlane::new(folder.join("control"))?,
+            control_database: None,
             folder: folder.to_owned(),
         })
     }
 
-    /// What `fleet.yaml` says, with the four commands or without them.
+    /// Lets a database route the organizations, and gives both cells an outbox. The cells' side of
+    /// it is made by `monarch control init`.
+    ///
+    /// # Errors
+    ///
+    /// When a server refuses, or `fleet.yaml` cannot be written.
+    pub async fn use_control_database(&mut self, cluster: &Cluster) -> Result<()> {
+        for cell in [&self.source, &self.sink] {
+            let client = cell.place_of("default")?.connect().await?;
+            let made = client.batch_execute(OUTBOX).await;
+            made.with_context(|| format!("make the outbox of {}", cell.name))?;
+        }
+        self.control_database = Some(ControlDatabase::make(cluster).await?);
+        self.write_fleet_file(&self.fleet_yaml(true))
+    }
+
+    /// Lets an organization live in a cell, as whoever routes has it.
+    ///
+    /// # Errors
+    ///
+    /// When the database or a file refuses.
+    pub async fn settle(&self, organization: i64, cell: &str) -> Result<()> {
+        match &self.control_database {
+            Some(database) => database.settle(organization, cell).await,
+            None => self.control.settle(organization, cell),
+        }
+    }
+
+    /// What `fleet.yaml` says, with its control plane or without it.
     #[must_use]
     pub fn fleet_yaml(&self, with_control: bool) -> String {
         let mut yaml = format!(
@@ -193,7 +225,8 @@ impl Fleet {
         }
         let _ = writeln!(yaml, "ledger:\n  dsn: {}", self.ledger_dsn);
         if with_control {
-            yaml.push_str(&self.control.yaml());
+            let control = self.control_database.as_ref();
+            yaml.push_str(&control.map_or_else(|| self.control.yaml(), ControlDatabase::yaml));
         }
         yaml
     }

@@ -1,11 +1,12 @@
 //! A fleet in miniature: real servers, a schema of every kind of table, organizations that are
-//! written to, a control plane of a few files, and eyes that see what is really in the databases.
+//! written to, a control plane (a few files, or a database), and eyes that see what is really in the databases.
 //!
 //! It is shared by those who have to show that a move works: `monarch demo`, which shows it to a
 //! person, and the end-to-end tests. Both run Monarch as a program of its own, as an operator
 //! would; nothing here calls it as a library, so that a fault of Monarch cannot hide itself.
 
 mod control;
+mod control_database;
 mod fleet;
 pub mod observe;
 mod operator;
@@ -16,6 +17,7 @@ mod tables;
 mod traffic;
 
 pub use control::ControlPlane;
+pub use control_database::{ControlDatabase, Known, known_in, told_by};
 pub use fleet::{Cell, Fleet, Hosts, Place};
 pub use operator::{Operator, Said};
 pub use organization::Organization;

@@ -146,6 +146,16 @@ impl<'a> Operator<'a> {
         made.success().context("monarch ledger init").map(drop)
     }
 
+    /// Makes what Monarch needs in the control database and in the cells.
+    ///
+    /// # Errors
+    ///
+    /// When `monarch control init` fails.
+    pub async fn make_control(&self) -> Result<()> {
+        let made = self.monarch(["control", "init"]).await?;
+        made.success().context("monarch control init").map(drop)
+    }
+
     /// Runs `monarch` to its end.
     ///
     /// # Errors

@@ -17,8 +17,11 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::observe::{Whose, by_store, census, leftovers};
-use crate::{Cell, Fleet, Hosts, Operator, Organization, Traffic, number_on, populate, tables};
-use report::{Bystander, Moved, Report, Stores};
+use crate::{
+    Cell, ControlDatabase, Fleet, Hosts, Operator, Organization, Traffic, known_in, number_on,
+    populate, tables, told_by,
+};
+use report::{Bystander, Moved, Report, Routing, Stores};
 
 /// Issues of each organization; it has about eight times as many other rows.
 const ISSUES: u32 = 2_000;
@@ -89,6 +92,8 @@ pub async fn show(options: &Options, out: &mut (dyn Write + Send)) -> Result<boo
     let monarch = options.monarch.clone();
     let operator = Operator::new(&fleet, &servers.temporal, "default".to_owned(), monarch).await?;
     operator.make_ledger().await?;
+    operator.make_control().await?;
+    stage.say("the control database says where each lives, and tells the cells by its outbox")?;
     let worker = operator.worker()?;
 
     let shown = perform(&mut stage, &fleet, &operator, &worker).await;
@@ -124,14 +129,15 @@ async fn settle(servers: &Servers, folder: &TempDir) -> Result<Fleet> {
         sink: &servers.far,
         ledger: &servers.far,
     };
-    let fleet = Fleet::make(&hosts, folder.path()).await?;
+    let mut fleet = Fleet::make(&hosts, folder.path()).await?;
+    fleet.use_control_database(&servers.far).await?;
     for organization in [EVIL_CORP, OTHER] {
         populate(&fleet.source, &organization, ISSUES).await?;
-        fleet.control.settle(organization.id, &fleet.source.name)?;
+        fleet.settle(organization.id, &fleet.source.name).await?;
     }
     number_on(&fleet.source).await?;
     populate(&fleet.sink, &AT_HOME, ISSUES).await?;
-    fleet.control.settle(AT_HOME.id, &fleet.sink.name)?;
+    fleet.settle(AT_HOME.id, &fleet.sink.name).await?;
     Ok(fleet)
 }
 
@@ -154,8 +160,12 @@ async fn perform(
     let other = Traffic::start(fleet, &OTHER, PACE).await?;
     stage.say("writers insert, update and delete for both organizations, in every store")?;
     stream(stage, operator, worker).await?;
+    control(fleet)?.write(EVIL_CORP.id, &source.name).await?;
+    stage.say("control has a message about evil-corp that is not delivered yet, for the source")?;
     let cut = cut_over(operator).await?;
     stage.say(&format!("monarch move cut-over --org 1: {}", cut.trim()))?;
+    let routing = routing(fleet).await?;
+    stage.say(&routing.said())?;
 
     let written = evil.stop().await?;
     let at_barrier = rows(source, &EVIL_CORP).await?;
@@ -182,10 +192,34 @@ async fn perform(
         written,
         written_by_other,
         write_pause: write_pause(operator).await?,
+        routing,
+        told: told_by(sink, EVIL_CORP.id).await?,
+        told_by_source: told_by(source, EVIL_CORP.id).await?,
         left_behind: left_behind(fleet).await?,
     };
     stage.show(&report.text())?;
     Ok(report.holds())
+}
+
+fn control(fleet: &Fleet) -> Result<&ControlDatabase> {
+    let control = fleet.control_database.as_ref();
+    control.context("the demo has a control database")
+}
+
+/// What control says of evil-corp, and what the cells have heard.
+async fn routing(fleet: &Fleet) -> Result<Routing> {
+    let control = control(fleet)?;
+    let mut known = Vec::new();
+    for cell in [&fleet.source, &fleet.sink] {
+        let heard = known_in(cell, EVIL_CORP.id).await?;
+        known.push((cell.name.clone(), heard.into_values().collect()));
+    }
+    Ok(Routing {
+        sink: fleet.sink.name.clone(),
+        control: control.cell_of(EVIL_CORP.id).await?,
+        known,
+        queued: control.waiting(EVIL_CORP.id).await?,
+    })
 }
 
 /// Starts the move and waits until every store has streamed its share of changes.
@@ -336,8 +370,11 @@ async fn keep(
         }
     }
     stage.show(&format!(
-        "  ledger {:<22} psql '{}'\n\nCtrl-C ends it.",
-        "", fleet.ledger_dsn
+        "  ledger {:<22} psql '{}'\n  control {:<21} psql '{}'\n\nCtrl-C ends it.",
+        "",
+        fleet.ledger_dsn,
+        "",
+        control(fleet)?.dsn()
     ))?;
     let mut terminated = signal(SignalKind::terminate()).context("listen to SIGTERM")?;
     tokio::select! {

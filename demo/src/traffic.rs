@@ -9,9 +9,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, GenericClient, Transaction};
 
 use crate::{Cell, ControlPlane, Fleet, Organization};
+
+/// Whether the database that is written to knows of a fence, or of another home. One that was told
+/// nothing is where the organization always was.
+const MAY_WRITE: &str = "
+    select coalesce((
+        select cell = $2 and not fenced from monarch_routing.organization where organization_id = $1
+    ), true)";
 
 /// How long a writer waits before it asks the control plane again.
 const FENCED: Duration = Duration::from_millis(20);
@@ -295,7 +302,10 @@ impl Traffic {
             let writer = Writer {
                 client: connect(&fleet.source, store, organization).await?,
                 cell: fleet.source.name.clone(),
-                control: fleet.control.clone(),
+                gate: match fleet.control_database {
+                    Some(_) => Gate::Database,
+                    None => Gate::Plane(fleet.control.clone()),
+                },
                 organization: *organization,
                 statements: prepare(organization, work),
                 pace,
@@ -364,10 +374,35 @@ fn count_unions(text: &str) -> String {
     format!("{with} select count(*) from ({unions}) changed")
 }
 
+/// Whom a writer asks whether it may write.
+enum Gate {
+    /// The control plane.
+    Plane(ControlPlane),
+    /// The database that it writes to, which control tells of the routing.
+    Database,
+}
+
+impl Gate {
+    async fn is_open(
+        &self,
+        client: &impl GenericClient,
+        organization: i64,
+        cell: &str,
+    ) -> Result<bool> {
+        match self {
+            Gate::Plane(plane) => plane.may_write(organization, cell),
+            Gate::Database => {
+                let row = client.query_one(MAY_WRITE, &[&organization, &cell]).await;
+                Ok(row.context("ask whether it may write")?.get(0))
+            }
+        }
+    }
+}
+
 struct Writer {
     client: Client,
     cell: String,
-    control: ControlPlane,
+    gate: Gate,
     organization: Organization,
     statements: Vec<(Kind, String)>,
     pace: Duration,
@@ -378,7 +413,8 @@ impl Writer {
     async fn write(mut self) -> Result<Tally> {
         let mut tally = Tally::default();
         while !self.stop.load(Ordering::Relaxed) {
-            if !self.control.may_write(self.organization.id, &self.cell)? {
+            let (organization, cell) = (self.organization.id, &self.cell);
+            if !self.gate.is_open(&self.client, organization, cell).await? {
                 tokio::time::sleep(FENCED).await;
                 continue;
             }
@@ -415,7 +451,8 @@ impl Writer {
             }
         }
         // Now that it holds its locks: see the module of the control plane.
-        if !self.control.may_write(self.organization.id, &self.cell)? {
+        let (organization, cell) = (self.organization.id, &self.cell);
+        if !self.gate.is_open(&transaction, organization, cell).await? {
             transaction.rollback().await.context("roll back")?;
             return Ok(None);
         }

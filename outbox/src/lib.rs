@@ -32,6 +32,7 @@ mod model;
 mod options;
 mod receivers;
 mod replicated;
+mod retarget;
 pub mod runner;
 pub mod sentry;
 mod server_error;

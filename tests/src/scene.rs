@@ -139,6 +139,22 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
+    /// The same with a control database in the place of the commands.
+    ///
+    /// # Errors
+    ///
+    /// When a server refuses.
+    pub async fn with_control_database(stage: Stage<'a>) -> Result<Self> {
+        let mut scene = Self::set(stage).await?;
+        scene.fleet.use_control_database(stage.hosts.ledger).await?;
+        for organization in [Organization::EVIL_CORP, Organization::OTHER] {
+            let home = scene.fleet.source.name.clone();
+            scene.fleet.settle(organization.id, &home).await?;
+        }
+        scene.operator.make_control().await?;
+        Ok(scene)
+    }
+
     /// A scene around a fleet that the test has made itself. Its ledger is not made.
     ///
     /// # Errors

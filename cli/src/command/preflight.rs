@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use monarch_config::Config;
 use monarch_model::{CellName, OrgId};
-use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
+use monarch_postgres::preflight::{Finding, Job, Limits, Report, Severity};
 use serde::Serialize;
 
 use crate::args::{Accepted, Organization, Route};
@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     Ok(exit(&report))
 }
 
-/// Looks at every database of both cells.
+/// Looks at every database of both cells, and at the control database.
 pub(super) async fn check(
     config: &Config,
     from: &CellName,
@@ -67,7 +67,7 @@ pub(super) async fn check(
         accept_disagreeing_edges: &accepted.disagreeing_edges,
         limits: Limits::default(),
     };
-    Box::pin(preflight::check(&job)).await
+    Box::pin(monarch_activities::preflight::check(config, &job)).await
 }
 
 /// What the findings mean for whoever runs this in a script.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::observe::Rows;
-use crate::{Cell, Organization, Tally};
+use crate::{Cell, Known, Organization, Tally};
 
 /// Rows by store.
 pub(super) type Stores = BTreeMap<String, Rows>;
@@ -33,6 +33,50 @@ const BEFORE_AND_AFTER: &str = "\
 on the sink: before the move and after it. other on the source is written to all the while: its
 rows are counted when its writers have stopped, before the eviction and after it.";
 
+/// What was seen of the routing, right after the cut-over.
+pub(super) struct Routing {
+    pub(super) sink: String,
+    /// The cell that control names.
+    pub(super) control: String,
+    /// What each database of each cell has heard.
+    pub(super) known: Vec<(String, Vec<Option<Known>>)>,
+    /// Control's messages about the organization that wait, by the cell that they are for.
+    pub(super) queued: BTreeMap<String, i64>,
+}
+
+impl Routing {
+    /// Who has heard of it, in a line.
+    pub(super) fn said(&self) -> String {
+        let cells = self.known.iter().map(|(cell, databases)| {
+            let heard = databases.iter().filter(|known| self.is_heard(known));
+            format!(
+                "{} of {} databases of {cell}",
+                heard.count(),
+                databases.len()
+            )
+        });
+        format!(
+            "evil-corp is routed to {}; {} have heard",
+            self.control,
+            cells.collect::<Vec<_>>().join(" and ")
+        )
+    }
+
+    fn is_heard(&self, known: &Option<Known>) -> bool {
+        let heard = |known: &Known| known.cell == self.sink && !known.fenced;
+        known.as_ref().is_some_and(heard)
+    }
+
+    fn arrived(&self) -> bool {
+        let mut databases = self.known.iter().flat_map(|(_, databases)| databases);
+        self.control == self.sink && databases.all(|known| self.is_heard(known))
+    }
+
+    fn followed(&self) -> bool {
+        self.queued.keys().eq([&self.sink])
+    }
+}
+
 /// All that was seen.
 pub(super) struct Report {
     pub(super) moved: Moved,
@@ -43,6 +87,11 @@ pub(super) struct Report {
     pub(super) written: BTreeMap<String, Tally>,
     pub(super) written_by_other: BTreeMap<String, Tally>,
     pub(super) write_pause: String,
+    pub(super) routing: Routing,
+    /// Messages by which the sink tells control of the organization's rows.
+    pub(super) told: i64,
+    /// Those of the source, after the eviction.
+    pub(super) told_by_source: i64,
     pub(super) left_behind: Vec<String>,
 }
 
@@ -52,7 +101,7 @@ impl Report {
         self.claims().iter().all(|(_, holds)| *holds)
     }
 
-    fn claims(&self) -> [(&'static str, bool); 5] {
+    fn claims(&self) -> [(&'static str, bool); 7] {
         [
             (
                 "the sink has what the source had at the barrier",
@@ -66,6 +115,14 @@ impl Report {
             (
                 "what others wrote meanwhile is all there",
                 self.others_grew(),
+            ),
+            (
+                "the routing is changed, and every database of both cells has heard of it",
+                self.routing.arrived(),
+            ),
+            (
+                "control's queued message follows; the sink tells control of the rows, the source of none",
+                self.routing.followed() && self.told > 0 && self.told_by_source == 0,
             ),
             (
                 "no slot, publication, session or row of ours is left",
@@ -97,12 +154,15 @@ impl Report {
             "\n{}\n{}\n{BEFORE_AND_AFTER}\n\n\
              written for evil-corp up to the barrier: {} changes; {streamed} were streamed (a row \
              that changes\nits partition is two of them), those from before the snapshots came with \
-             the copy.\nwritten for other meanwhile: {} changes. write pause: {}\n",
+             the copy.\nwritten for other meanwhile: {} changes. write pause: {}\n{}; {} messages for \
+             control wait on the sink\n",
             self.moved.table(),
             table_of(&self.bystanders),
             changes(&self.written),
             changes(&self.written_by_other),
-            self.write_pause
+            self.write_pause,
+            self.routing.said(),
+            self.told
         );
         for (claim, holds) in self.claims() {
             let _ = writeln!(text, "{} {claim}", if holds { "ok    " } else { "FAILED" });

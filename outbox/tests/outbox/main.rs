@@ -9,6 +9,7 @@ mod faults;
 mod fixture;
 mod metrics;
 mod replicated;
+mod retarget;
 mod runner;
 mod storage;
 mod testing;

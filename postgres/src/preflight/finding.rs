@@ -67,7 +67,7 @@ pub struct Report {
 
 impl Finding {
     /// A finding that forbids the move.
-    pub(super) fn refuse(
+    pub fn refuse(
         code: &'static str,
         place: Place,
         what: impl Into<String>,
@@ -152,6 +152,13 @@ impl Report {
         });
         findings.dedup();
         Self { findings }
+    }
+
+    /// Takes what others have found.
+    pub fn add(&mut self, findings: Vec<Finding>) {
+        let mut all = std::mem::take(&mut self.findings);
+        all.extend(findings);
+        *self = Self::of(all);
     }
 
     /// The findings that forbid the move.

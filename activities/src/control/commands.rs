@@ -1,0 +1,107 @@
+//! The four commands, run without a shell, each with a timeout.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use monarch_config::Control;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use super::ControlError;
+
+/// The exit code of a command that will not do it, however often it is asked.
+const REFUSED: i32 = 3;
+
+/// What a command reads.
+#[derive(Serialize)]
+pub(super) struct Order<'a> {
+    pub(super) action: &'static str,
+    pub(super) organization: &'a str,
+    pub(super) from: &'a str,
+    pub(super) to: &'a str,
+    pub(super) move_token: String,
+}
+
+/// The four commands of the fleet.
+pub(super) struct Commands<'a> {
+    fence: &'a [String],
+    unfence: &'a [String],
+    flip: &'a [String],
+    where_: &'a [String],
+    timeout: Duration,
+}
+
+impl<'a> Commands<'a> {
+    /// Those of the fleet, if it names commands.
+    pub(super) fn of(control: &'a Control) -> Option<Self> {
+        match control {
+            Control::Commands {
+                fence,
+                unfence,
+                flip,
+                where_,
+                timeout,
+            } => Some(Self {
+                fence,
+                unfence,
+                flip,
+                where_,
+                timeout: *timeout,
+            }),
+            Control::Database(_) => None,
+        }
+    }
+
+    /// Runs one command to its end and returns what it printed.
+    pub(super) async fn run(&self, order: &Order<'_>) -> Result<String, ControlError> {
+        let action = order.action;
+        let command = match action {
+            "fence" => self.fence,
+            "unfence" => self.unfence,
+            "flip" => self.flip,
+            _ => self.where_,
+        };
+        let input = serde_json::to_vec(order).unwrap_or_default();
+        tokio::time::timeout(self.timeout, execute(action, command, &input))
+            .await
+            .map_err(|_| ControlError::Timeout {
+                action,
+                timeout: self.timeout,
+            })?
+    }
+}
+
+async fn execute(
+    action: &'static str,
+    command: &[String],
+    input: &[u8],
+) -> Result<String, ControlError> {
+    let program = command.first().map_or("", String::as_str);
+    let broken = |source| ControlError::Run {
+        action,
+        program: program.to_owned(),
+        source,
+    };
+    let mut child = Command::new(program)
+        .args(command.iter().skip(1))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(broken)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A command that does not read its order may have ended already; its exit code tells.
+        let _ = stdin.write_all(input).await;
+    }
+    let output = child.wait_with_output().await.map_err(broken)?;
+    match output.status.code().unwrap_or(-1) {
+        0 => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        REFUSED => Err(ControlError::Refused {
+            action,
+            why: "exit code 3".to_owned(),
+        }),
+        code => Err(ControlError::Failed { action, code }),
+    }
+}
