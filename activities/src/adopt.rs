@@ -38,8 +38,9 @@ pub(crate) async fn run(
         .await?;
     let order = unit_order(&world.config.graph);
     let place = |store: &StoreName| order.iter().position(|known| known == store);
-    let mut units = world.ledger.units(input.move_id).await?;
+    let mut units = case.row_units().await?;
     units.sort_by_key(|unit| place(&unit.store));
+    let blobs = case.blob_units().await?;
     let last_drain = newest(world, input.move_id, PhaseEvent::BeginDrain.as_str()).await?;
     let last_drain = last_drain.and_then(|detail| {
         Some(DrainRef {
@@ -58,6 +59,10 @@ pub(crate) async fn run(
         phase: case.of.phase,
         paused,
         units: units
+            .into_iter()
+            .map(|unit| (unit.store, unit.status))
+            .collect(),
+        blobs: blobs
             .into_iter()
             .map(|unit| (unit.store, unit.status))
             .collect(),

@@ -22,11 +22,18 @@ pub(crate) fn done_before(known: &Unit) -> Option<EvictOutput> {
 pub(crate) async fn begin(world: &World, unit: &UnitRef, purpose: Purpose) -> Result<Epoch, Fault> {
     let (id, store) = (unit.move_id, &unit.store);
     let epoch = world.ledger.next_epoch(id, store, purpose).await?;
+    begun(world, unit, epoch).await?;
+    Ok(epoch)
+}
+
+/// Says that what is of the unit is being deleted.
+pub(crate) async fn begun(world: &World, unit: &UnitRef, epoch: Epoch) -> Result<(), Fault> {
+    let (id, store) = (unit.move_id, &unit.store);
     world
         .ledger
         .unit_transition(id, store, epoch, UnitEvent::BeginEvict, Value::Null)
         .await?;
-    Ok(epoch)
+    Ok(())
 }
 
 /// Records what went, also when not all of it did, and that the unit is done if all of it did.

@@ -17,6 +17,7 @@ use monarch_workflows::contract::{DrainInput, DrainOutput};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use crate::blobs;
 use crate::failure::Fault;
 use crate::org_outbox;
 use crate::vitals::Vitals;
@@ -53,6 +54,11 @@ pub(crate) async fn run(
                     .extend(blockers.into_iter().map(|why| format!("{store}: {why}")));
             }
         }
+    }
+    if output.blockers.is_empty() {
+        output.blockers = vitals
+            .during("objects to be copied", blobs::blockers(&case, deadline))
+            .await?;
     }
     Ok(output)
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::blobs;
 use crate::deletion;
 use crate::failure::Fault;
 use crate::journal::newest;
@@ -58,6 +59,7 @@ pub(crate) async fn begin(
         .during("what is accepted to be settled", accept(&case, &input))
         .await?;
     if case.of.phase == Phase::CutOver {
+        blobs::end_movers(&case, Purpose::Evict).await?;
         let expected = case.of.expected();
         world
             .ledger
@@ -87,7 +89,7 @@ pub(crate) async fn slots_of_org(case: &Case<'_>) -> Result<Vec<String>, Fault> 
 /// What is not on the sink, or may not be.
 async fn unread(case: &Case<'_>, is_accepted: bool) -> Result<Vec<String>, Fault> {
     let mut refusals = Vec::new();
-    for unit in case.world.ledger.units(case.of.id).await? {
+    for unit in case.row_units().await? {
         let store = &unit.store;
         if unit.status < UnitStatus::SlotDropped {
             refusals.push(format!(

@@ -20,8 +20,8 @@ use crate::failure::Stance::{MayFail, MustEnd};
 use crate::vitals::{attend, attend_unit};
 use crate::world::World;
 use crate::{
-    adopt, close_tail, drain, ending, evict, fence, flip, hold, preflight, readiness, register,
-    roll_call, scrub, seal, snapshot, stream, sweep, verify,
+    adopt, blobs, close_tail, drain, ending, evict, fence, flip, hold, preflight, readiness,
+    register, roll_call, scrub, seal, snapshot, stream, sweep, verify,
 };
 
 /// The activities that steer a move.
@@ -282,6 +282,42 @@ impl Movers {
     ) -> Result<(), ActivityError> {
         attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
             hold::run(&self.0, vitals, unit).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::CopyObjects)]
+    pub async fn copy_objects(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: UnitRef,
+    ) -> Result<(), ActivityError> {
+        attend_unit(&self.0, &ctx, MayFail, input, async |vitals, unit| {
+            blobs::run(Arc::clone(&self.0), vitals, unit).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::EvictObjects)]
+    pub async fn evict_objects(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: UnitRef,
+    ) -> Result<EvictOutput, ActivityError> {
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            blobs::evict(Arc::clone(&self.0), vitals, unit).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::ScrubObjects)]
+    pub async fn scrub_objects(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: UnitRef,
+    ) -> Result<EvictOutput, ActivityError> {
+        attend_unit(&self.0, &ctx, MustEnd, input, async |vitals, unit| {
+            blobs::scrub(Arc::clone(&self.0), vitals, unit).await
         })
         .await
     }

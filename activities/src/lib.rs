@@ -11,6 +11,7 @@
 //! - `failure`: the one place where errors become Temporal's failures.
 
 mod adopt;
+mod blobs;
 mod close_tail;
 mod control;
 mod deletion;

@@ -1,15 +1,28 @@
-//! Looks at every database of the move before anything is changed.
+//! Looks at every database and bucket of the move before anything is changed.
 
-use monarch_config::Config;
-use monarch_model::CellName;
+use futures::future::join;
+use monarch_blobs::preflight::{BlobJob, check as check_bucket, check_sharing};
+use monarch_blobs::{Bucket, CellReferences, Environment, Rows};
+use monarch_config::{BlobPlace, Config, Eviction, Store, StoreKind, Table};
+use monarch_model::{CellName, OrgId, StoreName};
+use monarch_postgres::catalog;
 use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
+use monarch_postgres::scope::Scope;
+use monarch_postgres::sql::{qualified, quote_ident};
+use monarch_postgres::{Doing, Session, SessionPurpose};
 use monarch_workflows::contract::{PreflightInput, PreflightOutput};
 
 use crate::failure::Fault;
 use crate::register;
 use crate::routing;
 use crate::vitals::Vitals;
-use crate::world::World;
+use crate::world::{World, options};
+
+/// At how many keys of a column it is looked whether others name them too.
+const SAMPLE: i64 = 200;
+
+/// What the sessions that look call themselves.
+const APPLICATION: &str = "monarch preflight";
 
 pub(crate) async fn run(
     world: &World,
@@ -31,8 +44,10 @@ pub(crate) async fn run(
         accept_disagreeing_edges: &input.accept_disagreeing_edges,
         limits: Limits::default(),
     };
-    let look = async { Ok(check(&world.config, &job).await) };
-    let report = vitals.during("every database of both cells", look).await?;
+    let look = Box::pin(async { Ok(check(&world.config, &job).await) });
+    let report = vitals
+        .during("every database and bucket of both cells", look)
+        .await?;
     Ok(PreflightOutput {
         from,
         to,
@@ -42,11 +57,157 @@ pub(crate) async fn run(
     })
 }
 
-/// Looks at every database of both cells and at the control database, and returns every finding.
+/// Looks at every database and bucket of both cells and at the control database, and returns every
+/// finding. `job` is about the cells of `config`.
 pub async fn check(config: &Config, job: &Job<'_>) -> Report {
-    let mut report = Box::pin(preflight::check(job)).await;
-    report.add(routing::preflight(config, job.from, job.to, job.org).await);
+    let Job { from, to, org, .. } = *job;
+    let objects = async {
+        let mut findings = Vec::new();
+        for store in config.graph.moving_blobs().filter(|_| from != to) {
+            findings.extend(look_at_buckets(config, store, from, to).await);
+            if deletes(store) {
+                findings.extend(look_at_sharing(config, store, from, org).await);
+            }
+        }
+        findings
+    };
+    let (mut report, objects) = join(Box::pin(preflight::check(job)), objects).await;
+    report.add(objects);
+    report.add(routing::preflight(config, from, to, org).await);
     report
+}
+
+async fn look_at_buckets(
+    config: &Config,
+    store: &Store,
+    from: &CellName,
+    to: &CellName,
+) -> Vec<Finding> {
+    let place = |cell| config.fleet.cell(cell)?.blobs.get(&store.name);
+    // Without a place in one of them the fleet would not have loaded; without a cell neither.
+    let (Some(source), Some(sink)) = (place(from), place(to)) else {
+        return Vec::new();
+    };
+    let environment = Environment::of_process();
+    let open = async |place: &BlobPlace| Bucket::open(place, &environment).await;
+    let job = BlobJob {
+        store,
+        from,
+        to,
+        source: open(source).await,
+        sink: open(sink).await,
+    };
+    check_bucket(&job).await
+}
+
+fn deletes(store: &Store) -> bool {
+    matches!(
+        store.kind,
+        StoreKind::Blob {
+            eviction: Eviction::Delete,
+            ..
+        }
+    )
+}
+
+/// Whether others name what eviction would delete. A database that does not answer is told of by
+/// the checks of its rows.
+async fn look_at_sharing(
+    config: &Config,
+    store: &Store,
+    from: &CellName,
+    org: &OrgId,
+) -> Option<Finding> {
+    match shared(config, store, from, org).await {
+        Ok(finding) => finding,
+        Err(fault) => Some(Finding::refuse(
+            "blob-sharing-unknown",
+            preflight::Place {
+                cell: Some(from.clone()),
+                store: Some(store.name.clone()),
+                ..preflight::Place::default()
+            },
+            format!(
+                "whether others name its keys could not be looked at: {}",
+                fault.story()
+            ),
+            "Eviction would delete objects that other organizations may need",
+        )),
+    }
+}
+
+async fn shared(
+    config: &Config,
+    store: &Store,
+    from: &CellName,
+    org: &OrgId,
+) -> Result<Option<Finding>, Fault> {
+    let spine = register::read_spine(config, from, org).await?;
+    let cell = config.fleet.cell(from);
+    let mut looks = Vec::new();
+    for database in cell.iter().flat_map(|cell| &cell.databases) {
+        for rows in &database.stores {
+            let tables = monarch_blobs::tables_naming(
+                &config.graph,
+                std::slice::from_ref(rows),
+                &store.name,
+            );
+            if tables.is_empty() {
+                continue;
+            }
+            let purpose = SessionPurpose::reader(APPLICATION);
+            let session = Session::connect(&options(&database.primary)?, &purpose).await?;
+            let moving = config.graph.walk(rows);
+            let catalog = catalog::load(&*session, &moving).await?;
+            let scope = Scope::new(&config.graph, rows, org, &spine, &catalog)?;
+            looks.push((session, tables, scope));
+        }
+    }
+    let mut sample = Vec::new();
+    for (session, tables, scope) in &looks {
+        for table in tables {
+            sample.extend(some_keys(session, table, scope, &store.name).await?);
+        }
+    }
+    let others = CellReferences {
+        store: &store.name,
+        databases: looks
+            .iter()
+            .map(|(session, tables, scope)| Rows {
+                session,
+                tables: tables.clone(),
+                own: Some(scope),
+            })
+            .collect(),
+    };
+    let sample: Vec<&str> = sample.iter().map(String::as_str).collect();
+    Ok(check_sharing(store, from, &sample, &others).await?)
+}
+
+/// Some keys that the organization's rows of a table name.
+async fn some_keys(
+    session: &Session,
+    table: &Table,
+    scope: &Scope,
+    store: &StoreName,
+) -> Result<Vec<String>, Fault> {
+    let Ok(predicate) = scope.predicate(&table.name, "t") else {
+        return Ok(Vec::new());
+    };
+    let doing = "read some keys that rows name";
+    let mut keys = Vec::new();
+    for blob in table.blobs.iter().filter(|blob| blob.store == *store) {
+        let column = quote_ident(&blob.column);
+        let query = format!(
+            "select t.{column}::text from {} as t
+              where t.{column}::text <> '' and ({predicate}) limit $1",
+            qualified(&table.name)
+        );
+        for row in session.query(&query, &[&SAMPLE]).await.doing(doing)? {
+            keys.push(row.try_get(0).doing(doing)?);
+        }
+    }
+    Ok(keys)
 }
 
 /// The two cells: those that were asked for, else those of the fleet.

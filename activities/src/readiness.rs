@@ -1,18 +1,25 @@
 //! Says whether a cut-over may begin: every reason why not, from the ledger and the cells, before
 //! anything changes.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use monarch_ledger::{Unit, Verification, VerificationOutcome};
 use monarch_model::{Phase, UnitStatus};
 use monarch_postgres::drain;
 use monarch_workflows::contract::{ReadinessInput, ReadinessOutput};
+use tokio::time::Instant;
 
+use crate::blobs;
 use crate::failure::Fault;
 use crate::vitals::Vitals;
 use crate::world::{Caller, Case, World};
 
 /// A mover whose last report is older is stale. Movers report every second.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(15);
+
+/// How long the objects that rows have just named may take to be copied.
+const OBJECTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// More log than this between source and sink would make the write pause long.
 const LAG_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -36,7 +43,7 @@ pub(crate) async fn run(
     }
     let now = Timestamp::now();
     let verifications = world.ledger.standing_verifications(case.of.id).await?;
-    for unit in world.ledger.units(case.of.id).await? {
+    for unit in case.row_units().await? {
         let store = &unit.store;
         let of_unit = verifications.iter().filter(|one| one.store == *store);
         refusals.extend(of_unit.filter_map(|one| objection(one, &unit)));
@@ -45,6 +52,15 @@ pub(crate) async fn run(
         let slot = vitals.during("the slots", slot_fault(&case, &unit)).await?;
         refusals.extend(slot.map(|why| format!("{store}: {why}")));
     }
+    for unit in case.blob_units().await? {
+        let stale = blobs::judge(&unit, now);
+        refusals.extend(stale.map(|why| format!("{}: {why}", unit.store)));
+    }
+    let deadline = Instant::now() + OBJECTS_WITHIN;
+    let objects = vitals
+        .during("objects to be copied", blobs::blockers(&case, deadline))
+        .await?;
+    refusals.extend(objects);
     Ok(ReadinessOutput {
         step: case.of.step,
         refusals,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use monarch_config::Config;
 use monarch_ledger::{NewMove, Registration};
 use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName};
 use monarch_postgres::evict::unit_order;
@@ -25,10 +26,15 @@ pub(crate) async fn run(
     let spine = vitals
         .during(
             "the static spine",
-            read_spine(world, &input.from, &input.org),
+            read_spine(&world.config, &input.from, &input.org),
         )
         .await?;
-    let stores: Vec<StoreName> = unit_order(&world.config.graph);
+    let graph = &world.config.graph;
+    let stores: Vec<StoreName> = unit_order(graph);
+    let blobs: Vec<StoreName> = graph
+        .moving_blobs()
+        .map(|store| store.name.clone())
+        .collect();
     let new = NewMove {
         id: input.move_id,
         org: as_printed(world, &spine).unwrap_or(input.org),
@@ -37,6 +43,7 @@ pub(crate) async fn run(
         workflow_id: input.workflow_id,
         run_id: input.run_id,
         stores: stores.clone(),
+        blob_stores: blobs.clone(),
         spine,
         options: input.options,
         token: Uuid::new_v4(),
@@ -48,6 +55,7 @@ pub(crate) async fn run(
             Ok(RegisterOutput {
                 org: of.org,
                 units: stores,
+                blobs,
                 spine_digest: of.spine_digest,
                 spine_ids: ids_total(&spine),
             })
@@ -79,12 +87,12 @@ fn ids_total(spine: &Spine) -> u64 {
 
 /// Reads the spine's tables from every database that holds one.
 pub(crate) async fn read_spine(
-    world: &World,
+    config: &Config,
     from: &CellName,
     org: &OrgId,
 ) -> Result<Spine, Fault> {
-    let graph = &world.config.graph;
-    let cell = world.cell(from)?;
+    let graph = &config.graph;
+    let cell = world::cell(config, from)?;
     let stores: BTreeSet<&StoreName> = graph.spine().iter().map(|table| &table.store).collect();
     let mut sessions = BTreeMap::new();
     for store in stores {

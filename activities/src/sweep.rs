@@ -21,7 +21,7 @@ use temporalio_client::{
 
 use crate::failure::Fault;
 use crate::world::{Case, World};
-use crate::{close_tail, fence, scrub};
+use crate::{blobs, close_tail, fence, scrub};
 
 /// What is known of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +230,7 @@ async fn fail(case: &Case<'_>) -> Result<Option<String>, Fault> {
 /// Reads the tail of every slot that is left and drops it; returns how many were.
 async fn close_tails(case: &Case<'_>) -> Result<usize, Fault> {
     let mut closed = 0;
-    for unit in case.world.ledger.units(case.of.id).await? {
+    for unit in case.row_units().await? {
         if unit.status < UnitStatus::SlotDropped {
             close_tail::close(&case.place(&unit.store)?).await?;
             closed += 1;
@@ -242,7 +242,10 @@ async fn close_tails(case: &Case<'_>) -> Result<usize, Fault> {
 /// Drops the slots and publications of every unit that may have some; returns how many had.
 async fn drop_all(case: &Case<'_>) -> Result<usize, Fault> {
     let mut dropped = 0;
-    for unit in case.world.ledger.units(case.of.id).await? {
+    if case.of.phase.is_live() {
+        blobs::end_movers(case, Purpose::Sweep).await?;
+    }
+    for unit in case.row_units().await? {
         if unit.status >= UnitStatus::SlotDropped {
             continue;
         }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, IdRange, Table};
-use monarch_ledger::{Ledger, Move};
-use monarch_model::{Epoch, MoveId, StoreName, TableName, names};
+use monarch_ledger::{Ledger, Move, Unit as Recorded};
+use monarch_model::{CellName, Epoch, MoveId, StoreName, TableName, names};
 use monarch_postgres::catalog::{self, Catalog};
 use monarch_postgres::keys::KeyRecorder;
 use monarch_postgres::scope::Scope;
@@ -63,21 +63,21 @@ impl World {
     }
 
     /// The cell of that name, or a fault that names the cells there are.
-    pub(crate) fn cell(&self, name: &monarch_model::CellName) -> Result<&Cell, Fault> {
-        self.config.fleet.cell(name).ok_or_else(|| {
-            let known: Vec<&str> = self
-                .config
-                .fleet
-                .cells
-                .iter()
-                .map(|cell| cell.name.as_str())
-                .collect();
-            Fault::BadInput(format!(
-                "fleet.yaml has no cell {name}; it has {}",
-                known.join(", ")
-            ))
-        })
+    pub(crate) fn cell(&self, name: &CellName) -> Result<&Cell, Fault> {
+        cell(&self.config, name)
     }
+}
+
+/// The cell of that name, or a fault that names the cells there are.
+pub(crate) fn cell<'c>(config: &'c Config, name: &CellName) -> Result<&'c Cell, Fault> {
+    config.fleet.cell(name).ok_or_else(|| {
+        let cells = config.fleet.cells.iter();
+        let known: Vec<&str> = cells.map(|cell| cell.name.as_str()).collect();
+        Fault::BadInput(format!(
+            "fleet.yaml has no cell {name}; it has {}",
+            known.join(", ")
+        ))
+    })
 }
 
 /// One move, opened.
@@ -113,18 +113,24 @@ pub(crate) struct Place<'c> {
 }
 
 impl<'w> Case<'w> {
-    /// The stores of the move, one unit each.
-    pub(crate) async fn stores(&self) -> Result<Vec<StoreName>, Fault> {
+    /// The units of rows.
+    pub(crate) async fn row_units(&self) -> Result<Vec<Recorded>, Fault> {
         let units = self.world.ledger.units(self.of.id).await?;
-        Ok(units.into_iter().map(|unit| unit.store).collect())
+        Ok(units.into_iter().filter(|unit| !unit.of_objects).collect())
     }
 
-    /// Every unit's place.
+    /// The units of objects.
+    pub(crate) async fn blob_units(&self) -> Result<Vec<Recorded>, Fault> {
+        let units = self.world.ledger.units(self.of.id).await?;
+        Ok(units.into_iter().filter(|unit| unit.of_objects).collect())
+    }
+
+    /// The place of every unit of rows.
     pub(crate) async fn places(&self) -> Result<Vec<Place<'_>>, Fault> {
-        self.stores()
+        self.row_units()
             .await?
             .iter()
-            .map(|store| self.place(store))
+            .map(|unit| self.place(&unit.store))
             .collect()
     }
 

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use monarch_blobs::{BlobUnit, Bucket, Environment, Limits, Mover};
+use monarch_blobs::{BlobUnit, Bucket, Environment, Limits, Mover, Walked};
 use monarch_config::{BlobPlace, Dsn};
 use monarch_harness::object_stores::S3s;
 use monarch_harness::{Cluster, ClusterOptions, PgVersion};
@@ -82,7 +82,8 @@ async fn ground(cluster: &Cluster, name: &str) -> Result<(Ledger, BlobUnit)> {
         sink_cell: "b".parse()?,
         workflow_id: "bench".to_owned(),
         run_id: "bench".to_owned(),
-        stores: vec![store.clone()],
+        stores: Vec::new(),
+        blob_stores: vec![store.clone()],
         spine: Spine::from_ids([].into()),
         options: serde_json::json!({}),
         token: Uuid::new_v4(),
@@ -252,7 +253,7 @@ impl Servers {
         let cancel = CancellationToken::new();
         let mover = Mover::new(unit, source, sink, Limits::default(), cancel);
         let begun = Instant::now();
-        let pass = mover.pass().await?;
+        let pass = mover.pass(Walked::All).await?;
         let took = begun.elapsed();
         ensure!(pass.copied == names.len() as u64, "{pass:?}");
         Ok((took, peak_mib()))

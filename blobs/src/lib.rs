@@ -37,7 +37,7 @@ pub use environment::Environment;
 pub use error::{BlobError, Doing, Fault, FaultKind};
 pub use key::{BlobKey, Refusal};
 pub use limits::Limits;
-pub use mover::{BlobUnit, Mover, Pass};
+pub use mover::{BlobUnit, Mover, Pass, Walked};
 pub use progress::{Progress, Snapshot};
 pub use references::{CellReferences, Rows, tables_naming};
 pub use remove::{EvictionPermit, References, Removed, evict, scrub};

@@ -47,6 +47,16 @@ pub struct BlobUnit {
     pub epoch: Epoch,
 }
 
+/// Which keys a walk is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walked {
+    /// All that are not copied, those among them that an earlier walk found missing or in trouble:
+    /// what was wrong may have been mended.
+    All,
+    /// Those that no walk has looked for yet.
+    Fresh,
+}
+
 /// What one walk did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pass {
@@ -98,15 +108,14 @@ impl Mover {
         &self.progress
     }
 
-    /// Walks all keys that are not copied, once: also those that an earlier walk found missing or
-    /// in trouble, since what was wrong may have been mended.
+    /// Walks keys that are not copied, once.
     ///
     /// # Errors
     /// When a bucket does not answer however often it is asked, or when the ledger does not record,
     /// above all because a successor has begun. What was done until then is recorded where that is
     /// possible, and the next walk goes on from there.
-    pub async fn pass(&self) -> Result<Pass, BlobError> {
-        let copies = self.tasks().map(|task| self.begin(task));
+    pub async fn pass(&self, walked: Walked) -> Result<Pass, BlobError> {
+        let copies = self.tasks(walked).map(|task| self.begin(task));
         let mut done = std::pin::pin!(copies.buffer_unordered(self.limits.objects.max(1)));
         let mut pass = Pass::default();
         let mut unrecorded: Vec<Done> = Vec::new();
@@ -136,8 +145,12 @@ impl Mover {
     }
 
     /// The keys to copy, page by page: looked for on the sink, and their intent noted.
-    fn tasks(&self) -> impl Stream<Item = Result<Found, BlobError>> + '_ {
-        let pages = stream::try_unfold(Walk::Begin, async |walk| {
+    fn tasks(&self, walked: Walked) -> impl Stream<Item = Result<Found, BlobError>> + '_ {
+        let choice = match walked {
+            Walked::All => BlobChoice::Uncopied,
+            Walked::Fresh => BlobChoice::Fresh,
+        };
+        let pages = stream::try_unfold(Walk::Begin, move |walk| async move {
             if self.cancel.is_cancelled() {
                 return Ok(None);
             }
@@ -152,7 +165,7 @@ impl Mover {
                 .blob_keys(
                     self.unit.move_id,
                     &self.unit.store,
-                    BlobChoice::Uncopied,
+                    choice,
                     after.as_ref(),
                     self.limits.page,
                 )

@@ -7,8 +7,8 @@ use monarch_config::Fleet;
 use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
-    completions, config_check, control_init, histories_save, ledger_init, move_, plan, preflight,
-    sweep, worker,
+    blobs_verify, completions, config_check, control_init, histories_save, ledger_init, move_,
+    plan, preflight, sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -67,7 +67,7 @@ pub(crate) enum Command {
     /// The two files of the configuration
     #[command(subcommand)]
     Config(Config),
-    /// Looks at every database of a move and reports what would stop it
+    /// Looks at every database and bucket of a move and reports what would stop it
     Preflight(preflight::Arguments),
     /// Shows what a move would do, and changes nothing
     Plan(plan::Arguments),
@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Starts, watches and steers a move
     #[command(subcommand)]
     Move(move_::Command),
+    /// The objects that a move copies beside its rows
+    #[command(subcommand)]
+    Blobs(Blobs),
     /// Ends moves that nobody drives any more, as the schedule does
     Sweep(sweep::Arguments),
     /// Histories of workflows, for replay
@@ -110,6 +113,12 @@ pub(crate) enum Ledger {
 pub(crate) enum Control {
     /// Makes what fences and routing need there and in every cell, where it is missing
     Init(control_init::Arguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Blobs {
+    /// Reads copied objects again and compares them with what was copied
+    Verify(blobs_verify::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -221,12 +230,13 @@ mod tests {
 
         Commands:
           config       The two files of the configuration
-          preflight    Looks at every database of a move and reports what would stop it
+          preflight    Looks at every database and bucket of a move and reports what would stop it
           plan         Shows what a move would do, and changes nothing
           ledger       The ledger, where Monarch keeps what it knows of its moves
           control      The control database, which says where an organization lives
           worker       Hosts moves, until it is told to stop
           move         Starts, watches and steers a move
+          blobs        The objects that a move copies beside its rows
           sweep        Ends moves that nobody drives any more, as the schedule does
           histories    Histories of workflows, for replay
           completions  Prints a script that completes commands in a shell

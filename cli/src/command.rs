@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+pub(crate) mod blobs_verify;
 pub(crate) mod completions;
 pub(crate) mod config_check;
 pub(crate) mod control_init;
@@ -13,7 +14,7 @@ pub(crate) mod preflight;
 pub(crate) mod sweep;
 pub(crate) mod worker;
 
-use crate::args::{Command, Config, Control, Histories, Ledger};
+use crate::args::{Blobs, Command, Config, Control, Histories, Ledger};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         }
         Command::Worker(arguments) => Box::pin(worker::run(arguments, context)).await,
         Command::Move(command) => Box::pin(move_::run(command, context)).await,
+        Command::Blobs(Blobs::Verify(arguments)) => {
+            Box::pin(blobs_verify::run(&arguments, context)).await
+        }
         Command::Sweep(arguments) => Box::pin(sweep::run(&arguments, context)).await,
         Command::Histories(Histories::Save(arguments)) => {
             Box::pin(histories_save::run(arguments, context)).await

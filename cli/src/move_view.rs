@@ -69,6 +69,8 @@ impl From<MoveRow> for serde_json::Value {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct UnitView {
     pub(crate) store: StoreName,
+    /// Whether what is counted as rows are objects.
+    pub(crate) of_objects: bool,
     pub(crate) status: UnitStatus,
     pub(crate) rows_copied: u64,
     pub(crate) rows_estimated: Option<u64>,
@@ -108,6 +110,7 @@ impl UnitView {
         };
         Self {
             store: unit.store.clone(),
+            of_objects: unit.of_objects,
             status: unit.status,
             rows_copied: copy.rows_copied,
             rows_estimated: copy.rows_estimated,
@@ -131,13 +134,18 @@ impl UnitView {
         }
     }
 
-    /// Rows of rows, in a cell of a table.
+    /// Rows of rows, or objects of objects, in a cell of a table.
     pub(crate) fn rows(&self) -> String {
+        let done = count(self.rows_copied);
         match self.rows_estimated {
-            Some(estimated) if self.status == UnitStatus::Copying => {
-                format!("{} of ~{}", count(self.rows_copied), count(estimated))
+            Some(named) if self.of_objects && named > self.rows_copied => {
+                format!("{done} of {} objects", count(named))
             }
-            _ => count(self.rows_copied),
+            _ if self.of_objects => format!("{done} objects"),
+            Some(estimated) if self.status == UnitStatus::Copying => {
+                format!("{done} of ~{}", count(estimated))
+            }
+            _ => done,
         }
     }
 }

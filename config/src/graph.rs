@@ -225,6 +225,12 @@ impl Graph {
         self.stores.iter().find(|store| store.name == *name)
     }
 
+    /// The blob stores whose objects move, in the order of the manifest.
+    pub fn moving_blobs(&self) -> impl Iterator<Item = &Store> {
+        self.stores()
+            .filter(|store| store.is_blob() && store.migrate)
+    }
+
     /// The tables of `store` that move, parents first, always in the same order. Empty for a
     /// store that is not migrated, not Postgres, or not there.
     pub fn walk(&self, store: &StoreName) -> Vec<&Table> {

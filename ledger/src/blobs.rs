@@ -32,6 +32,8 @@ pub enum BlobChoice {
     /// Those that are not copied, the missing and the troubled among them: a later look may find
     /// what an earlier one did not.
     Uncopied,
+    /// Those that nobody has looked for yet.
+    Fresh,
     /// Those that are copied.
     Copied,
     /// Those that cannot be copied, or whose copy could not be proved.
@@ -395,6 +397,7 @@ const READ: &str = "
 fn condition(choice: BlobChoice) -> &'static str {
     match choice {
         BlobChoice::Uncopied => "k.copied_at is null",
+        BlobChoice::Fresh => "k.copied_at is null and k.missing_at is null and k.problem is null",
         BlobChoice::Copied => "k.copied_at is not null",
         BlobChoice::Troubled => "(k.missing_at is not null or k.problem is not null)",
         BlobChoice::ToEvict => "k.copied_at is not null and k.evicted_at is null",

@@ -89,6 +89,8 @@ pub struct Unit {
     pub move_id: MoveId,
     /// The store.
     pub store: StoreName,
+    /// Whether it is of objects: then it has no slot, and what is counted as rows are objects.
+    pub of_objects: bool,
     /// Where it stands.
     pub status: UnitStatus,
     /// The newest epoch that was handed out.
@@ -393,6 +395,7 @@ fn read_unit(row: &Row) -> Result<Unit, LedgerError> {
     Ok(Unit {
         move_id: MoveId(column(row, "move_id")?),
         store: parsed(row, "store")?,
+        of_objects: column(row, "of_objects")?,
         status: parsed(row, "status")?,
         epoch: Epoch(column(row, "epoch")?),
         slot_prefix: column(row, "slot_prefix")?,

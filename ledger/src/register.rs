@@ -27,8 +27,10 @@ pub struct NewMove {
     pub workflow_id: String,
     /// Its run.
     pub run_id: String,
-    /// The stores that move, a unit each.
+    /// The stores of rows that move, a unit each.
     pub stores: Vec<StoreName>,
+    /// The stores of objects that move, a unit each.
+    pub blob_stores: Vec<StoreName>,
     /// The static spine, read once.
     pub spine: Spine,
     /// What was asked for at the start.
@@ -112,16 +114,19 @@ async fn insert_move(tx: &Transaction<'_>, new: &NewMove) -> Result<bool, Ledger
 }
 
 async fn insert_units(tx: &Transaction<'_>, new: &NewMove) -> Result<(), LedgerError> {
-    let stores: Vec<&str> = new.stores.iter().map(StoreName::as_str).collect();
-    let prefixes: Vec<String> = new
-        .stores
-        .iter()
+    let all = new.stores.iter().chain(&new.blob_stores);
+    let stores: Vec<&str> = all.clone().map(StoreName::as_str).collect();
+    let of_objects: Vec<bool> = all
+        .clone()
+        .map(|store| new.blob_stores.contains(store))
+        .collect();
+    let prefixes: Vec<String> = all
         .map(|store| names::unit_prefix(new.id, &new.org, store))
         .collect();
     tx.execute(
-        "insert into monarch_ledger.move_unit (move_id, store, slot_prefix)
-         select $1, store, slot_prefix from unnest($2::text[], $3::text[]) u (store, slot_prefix)",
-        &[&new.id.0, &stores, &prefixes],
+        "insert into monarch_ledger.move_unit (move_id, store, slot_prefix, of_objects)
+         select $1, u.* from unnest($2::text[], $3::text[], $4::bool[]) u",
+        &[&new.id.0, &stores, &prefixes, &of_objects],
     )
     .await
     .map_err(LedgerError::database("register the move's units"))?;
@@ -154,6 +159,7 @@ async fn journal(tx: &Transaction<'_>, new: &NewMove) -> Result<(), LedgerError>
             "source_cell": new.source_cell,
             "sink_cell": new.sink_cell,
             "stores": new.stores,
+            "blob_stores": new.blob_stores,
             "spine_digest": new.spine.digest(),
             "workflow_id": new.workflow_id,
         }),
@@ -200,7 +206,7 @@ async fn same_stores(tx: &Transaction<'_>, new: &NewMove) -> Result<bool, Ledger
         .iter()
         .map(|row| crate::records::parsed(row, "store"))
         .collect::<Result<Vec<StoreName>, _>>()?;
-    let mut wanted = new.stores.clone();
+    let mut wanted = [&new.stores[..], &new.blob_stores].concat();
     found.sort();
     wanted.sort();
     Ok(found == wanted)

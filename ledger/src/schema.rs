@@ -15,6 +15,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "verifications",
         include_str!("../migrations/0003_verifications.sql"),
     ),
+    (
+        "blob_units",
+        include_str!("../migrations/0004_blob_units.sql"),
+    ),
 ];
 
 /// The schema version that this program reads and writes.

@@ -281,7 +281,7 @@ async fn set_status(
 /// Errors and their count outlive the copy that met them; everything else is about one slot.
 const BEGIN_COPY: &str = "
     update monarch_ledger.move_unit
-       set status = $3, slot = $4, copy_started_at = clock_timestamp(), copied_at = null,
+       set status = $3, slot = case when not of_objects then $4 end, copy_started_at = clock_timestamp(), copied_at = null,
            source_database = null, sink_database = null, consistent_point = null,
            rows_copied = 0, bytes_copied = 0, rows_estimated = null,
            tables_done = 0, tables_total = null,

@@ -39,7 +39,7 @@ impl Queue {
         let cells = config.fleet.cells.iter();
         let stores = cells.flat_map(|cell| {
             let placed = cell.databases.iter().flat_map(|at| at.stores.iter());
-            let moving = placed.filter(|name| {
+            let moving = placed.chain(cell.blobs.keys()).filter(|name| {
                 let store = config.graph.store(name);
                 store.is_some_and(|store| store.migrate)
             });

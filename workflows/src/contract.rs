@@ -122,6 +122,9 @@ pub struct RegisterOutput {
     pub org: OrgId,
     /// The units, in the order in which eviction deletes: stores whose rows others refer to last.
     pub units: Vec<StoreName>,
+    /// The units of objects.
+    #[serde(default)]
+    pub blobs: Vec<StoreName>,
     /// SHA-256 of the static spine's ids.
     pub spine_digest: String,
     /// How many ids the static spine has.
@@ -157,6 +160,9 @@ pub struct AdoptOutput {
     pub paused: bool,
     /// The units, in the order in which eviction deletes, and where each stands.
     pub units: Vec<(StoreName, UnitStatus)>,
+    /// The units of objects, and where each stands.
+    #[serde(default)]
+    pub blobs: Vec<(StoreName, UnitStatus)>,
     /// The attempt to cut over that is under way, or was the last.
     pub last_drain: Option<DrainRef>,
     /// From the fence to the flip, if it flipped.
@@ -321,7 +327,7 @@ pub struct BeginEvictOutput {
 /// What was deleted from the losing side.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EvictOutput {
-    /// Rows deleted.
+    /// Rows deleted, or objects.
     pub rows: u64,
 }
 

@@ -145,6 +145,8 @@ struct Plan {
     to: CellName,
     /// In the order in which eviction deletes.
     units: Vec<StoreName>,
+    /// The units of objects.
+    blobs: Vec<StoreName>,
     /// Units that were copied before this run.
     copied: BTreeSet<StoreName>,
 }

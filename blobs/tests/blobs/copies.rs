@@ -1,6 +1,6 @@
 //! What a copy is.
 
-use monarch_blobs::{EvictionPermit, Limits, Which, problem, verify};
+use monarch_blobs::{EvictionPermit, Limits, Walked, Which, problem, verify};
 use monarch_harness::object_stores::Interference;
 use tokio_util::sync::CancellationToken;
 
@@ -154,7 +154,7 @@ async fn a_bucket_that_is_gone_is_not_one_without_objects() {
         let ground = Ground::new().await;
         ground.record(&["a", "b"]).await;
         let mover = ground.mover(source, &to.bucket, quick());
-        let error = mover.pass().await.unwrap_err();
+        let error = mover.pass(Walked::All).await.unwrap_err();
         assert!(!error.is_transient(), "{error}");
         let counts = ground.counts().await;
         assert_eq!((counts.missing, counts.copied), (0, 0), "{source:?}");
@@ -188,7 +188,7 @@ async fn an_object_that_changes_during_its_copy_is_copied_again() {
         let folder = from.folder.path();
         std::fs::rename(folder.join("moving.new"), folder.join("moving")).unwrap();
     };
-    let (pass, ()) = tokio::join!(mover.pass(), change);
+    let (pass, ()) = tokio::join!(mover.pass(Walked::All), change);
     assert_eq!(pass.unwrap().copied, 1);
     assert!(to.read("moving").unwrap() == new);
     let copy = ground.of("moving").await.copied.unwrap();

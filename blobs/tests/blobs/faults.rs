@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use monarch_blobs::{BlobUnit, Limits, Mover};
+use monarch_blobs::{BlobUnit, Limits, Mover, Walked};
 use monarch_config::Dsn;
 use monarch_harness::Program;
 use monarch_harness::object_stores::{Azurite, Interference, S3s};
@@ -55,7 +55,7 @@ async fn a_source_that_restarts_during_a_copy_is_waited_for() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         server.start_again().await.unwrap();
     };
-    let (pass, ()) = tokio::join!(mover.pass(), restart);
+    let (pass, ()) = tokio::join!(mover.pass(Walked::All), restart);
     assert_eq!(pass.unwrap().copied, 1);
     assert_eq!(sha256(&to.read("large").unwrap()), sha256(&bytes));
 }
@@ -79,7 +79,7 @@ async fn a_sink_that_restarts_during_a_copy_is_written_to_again() {
         under_way(&mover, 17 << 20).await;
         server.restart().await.unwrap();
     };
-    let (pass, ()) = tokio::join!(mover.pass(), restart);
+    let (pass, ()) = tokio::join!(mover.pass(Walked::All), restart);
     assert_eq!(pass.unwrap().copied, 1);
     let back = Folder::new().await;
     assert_eq!(bring(&sink, &back.bucket, &["large"]).await.copied, 1);
@@ -179,7 +179,7 @@ async fn a_walk_that_is_called_off_is_taken_up_again() {
         cancel.cancel();
     };
     let begun = Instant::now();
-    let (pass, ()) = tokio::join!(mover.pass(), call_off);
+    let (pass, ()) = tokio::join!(mover.pass(Walked::All), call_off);
     let pass = pass.unwrap();
     assert!(!pass.is_whole && begun.elapsed() < Duration::from_secs(60));
     assert_eq!(ground.counts().await.copied, pass.copied);
@@ -295,7 +295,7 @@ async fn the_mover_that_is_killed() {
     // On another thread, as an activity's would be: the walk can be sent. It ends by being killed.
     loop {
         let mover = Arc::clone(&mover);
-        let ended = tokio::spawn(async move { mover.pass().await })
+        let ended = tokio::spawn(async move { mover.pass(Walked::All).await })
             .await
             .unwrap();
         eprintln!("{ended:?}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use monarch_blobs::{BlobUnit, Bucket, Environment, Limits, Mover, Pass};
+use monarch_blobs::{BlobUnit, Bucket, Environment, Limits, Mover, Pass, Walked};
 use monarch_config::{BlobPlace, Dsn};
 use monarch_harness::object_stores::{Azurite, GcsShim, Moto, S3s};
 use monarch_harness::{PgVersion, fresh_name, shared};
@@ -42,7 +42,8 @@ impl Ground {
             sink_cell: "b".parse().unwrap(),
             workflow_id: "org-move-1".to_owned(),
             run_id: Uuid::new_v4().to_string(),
-            stores: vec!["default".parse().unwrap(), store.clone()],
+            stores: vec!["default".parse().unwrap()],
+            blob_stores: vec![store.clone()],
             spine: Spine::from_ids([].into()),
             options: serde_json::json!({}),
             token: Uuid::new_v4(),
@@ -103,7 +104,10 @@ impl Ground {
     }
 
     pub(crate) async fn pass(&self, source: &Bucket, sink: &Bucket) -> Pass {
-        self.mover(source, sink, quick()).pass().await.unwrap()
+        self.mover(source, sink, quick())
+            .pass(Walked::All)
+            .await
+            .unwrap()
     }
 
     /// What the ledger has of one key.

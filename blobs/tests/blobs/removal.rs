@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use monarch_blobs::{
-    BlobError, CellReferences, EvictionPermit, References, Rows, evict, problem, scrub,
+    BlobError, CellReferences, EvictionPermit, References, Rows, Walked, evict, problem, scrub,
     tables_naming,
 };
 use monarch_config::{Graph, manifest_from_str};
@@ -189,7 +189,7 @@ async fn a_superseded_mover_puts_nothing() {
     ground.record(&["a"]).await;
     let zombie = ground.mover(&from.bucket, &to.bucket, quick());
     let scrubbing = ground.scrubbing().await;
-    let refused = zombie.pass().await.unwrap_err();
+    let refused = zombie.pass(Walked::All).await.unwrap_err();
     assert!(matches!(refused, BlobError::Ledger(_)), "{refused:?}");
     assert!(!refused.is_transient() && to.read("a").is_none());
     let cancel = CancellationToken::new();

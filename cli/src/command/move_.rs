@@ -68,7 +68,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
 }
 
 /// The move that was named, as the ledger has it.
-async fn find(ledger: &Ledger, which: &Which) -> Result<Option<Move>, Failure> {
+pub(super) async fn find(ledger: &Ledger, which: &Which) -> Result<Option<Move>, Failure> {
     let found = match (&which.org, which.move_id) {
         (_, Some(id)) => ledger.move_by_id(id).await?,
         (Some(org), None) => ledger.latest_move_of(org).await?,
@@ -78,7 +78,7 @@ async fn find(ledger: &Ledger, which: &Which) -> Result<Option<Move>, Failure> {
 }
 
 /// Why there is no such move.
-fn none_such(which: &Which) -> Failure {
+pub(super) fn none_such(which: &Which) -> Failure {
     let said = match (&which.org, which.move_id) {
         (_, Some(id)) => format!("no move {id} in the ledger"),
         (Some(org), None) => format!("no move of organization {org} in the ledger"),

@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     Ok(exit(&report))
 }
 
-/// Looks at every database of both cells, and at the control database.
+/// Looks at every database and bucket of both cells, and at the control database.
 pub(super) async fn check(
     config: &Config,
     from: &CellName,

@@ -25,6 +25,7 @@ pub(crate) async fn register(dsn: &str, org: &str) -> Result<MoveId> {
         workflow_id: format!("org-move-{org}"),
         run_id: "run".to_owned(),
         stores: vec!["default".parse()?],
+        blob_stores: Vec::new(),
         spine: Spine::from_ids(BTreeMap::from([("organization".parse()?, ids)])),
         options: serde_json::json!({ "org_id": org }),
         token: Uuid::from_u128(0xdead_beef),

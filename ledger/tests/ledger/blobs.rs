@@ -14,7 +14,7 @@ async fn with_blobs(version: monarch_harness::PgVersion) -> (Fixture, MoveId, St
     let fixture = Fixture::new(version).await;
     let files = store("files");
     let new = NewMove {
-        stores: vec![store("default"), files.clone()],
+        blob_stores: vec![files.clone()],
         ..new_move("1")
     };
     fixture.ledger.register(&new).await.unwrap();

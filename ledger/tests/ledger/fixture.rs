@@ -159,6 +159,7 @@ pub(crate) fn new_move(org: &str) -> NewMove {
         workflow_id: format!("org-move-{org}"),
         run_id: Uuid::new_v4().to_string(),
         stores: vec![store("default"), store("events")],
+        blob_stores: Vec::new(),
         spine: spine(&["1", "2", "10"]),
         options: json!({ "evict": "manual" }),
         token: Uuid::new_v4(),

@@ -134,6 +134,7 @@ async fn an_upgrade_carries_over_what_roles_were_granted() {
         // What version 2 was, and what it printed for a worker.
         let older = format!(
             "drop table monarch_ledger.verification;
+             alter table monarch_ledger.move_unit drop column of_objects;
              delete from monarch_ledger.schema_version where version > 2;
              grant usage on schema monarch_ledger to {worker}, {reader};
              grant select on all tables in schema monarch_ledger to {worker}, {reader};

@@ -25,7 +25,7 @@ mod waits;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use monarch_config::{Fleet, Graph, StoreKind};
+use monarch_config::{Fleet, Graph};
 use monarch_model::{CellName, OrgId, TableName};
 
 pub use finding::{Finding, Place, Report, Severity};
@@ -80,8 +80,7 @@ pub async fn check(job: &Job<'_>) -> Report {
         to,
         ..
     } = *job;
-    let mut findings = blobs(graph);
-    findings.extend(accepted_in_vain(job));
+    let mut findings = accepted_in_vain(job);
     if from == to {
         findings.push(same_cell(from));
         return Report::of(findings);
@@ -119,26 +118,6 @@ async fn database(open: &Open<'_>, job: &Job<'_>) -> Vec<Finding> {
     found
         .into_iter()
         .flat_map(|found| found.unwrap_or_else(|error| vec![not_checked(&open.place, &error)]))
-        .collect()
-}
-
-fn blobs(graph: &Graph) -> Vec<Finding> {
-    graph
-        .stores()
-        .filter(|store| store.migrate && !matches!(store.kind, StoreKind::Postgres))
-        .map(|store| {
-            let place = Place {
-                store: Some(store.name.clone()),
-                ..Place::default()
-            };
-            Finding::refuse(
-                "blobs-not-moved",
-                place,
-                "the manifest says that this blob store migrates",
-                "Objects are not moved by this version: the organization would lose them",
-            )
-            .mend("migrate: false in manifest.yaml, if both cells reach the same objects")
-        })
         .collect()
 }
 

@@ -728,31 +728,6 @@ async fn a_sequence_that_hands_out_ids_in_advance_is_told() {
     .await;
 }
 
-#[tokio::test]
-async fn a_blob_store_that_migrates_is_refused() {
-    let (source, sink) = pair().await;
-    let manifest = MANIFEST.replace(
-        "stores:\n",
-        "stores:\n  files:\n    type: blob_store\n    eviction: keep\n",
-    );
-    let graph = manifest_from_str("manifest.yaml", &manifest).unwrap();
-    let text = format!(
-        "cells:
-  from:
-    databases: [{{primary_dsn: {}, stores: [default]}}]
-    blobs: {{files: {{file_path: /srv/a}}}}
-  to:
-    databases: [{{primary_dsn: {}, stores: [default]}}]
-    blobs: {{files: {{file_path: /srv/b}}}}
-ledger: {{dsn: {}}}
-",
-        source.dsn, sink.dsn, sink.dsn
-    );
-    let fleet = fleet_from_str("fleet.yaml", &text, &graph, &|_| None).unwrap();
-    let report = check_fleet(&graph, &fleet, "1", Limits::default()).await;
-    assert_eq!(codes(&report), ["blobs-not-moved"]);
-}
-
 /// Guards promise 1: which organization a row is of is not guessed where its edges disagree; the
 /// owner of the data says so by name.
 #[tokio::test]

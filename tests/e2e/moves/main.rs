@@ -3,6 +3,7 @@
 mod after_flip;
 mod control_database;
 mod drained_again;
+mod objects;
 mod paused;
 mod real_manifest;
 mod shared_out;

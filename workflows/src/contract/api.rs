@@ -42,6 +42,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Copies objects that rows name for as long as the move lasts; never completes.
+    #[activity(name = "copy_objects")]
+    pub fn copy_objects(input: UnitRef) -> Result<(), ActivityError> {
+        unimplemented!()
+    }
+
     /// Looks at a move's queues until others are without a worker than the caller knows of.
     #[activity(name = "roll_call")]
     pub fn roll_call(input: RollCallInput) -> Result<RollCallOutput, ActivityError> {
@@ -114,6 +120,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Deletes the organization's objects of one blob store from the source, if it says so.
+    #[activity(name = "evict_objects")]
+    pub fn evict_objects(input: UnitRef) -> Result<EvictOutput, ActivityError> {
+        unimplemented!()
+    }
+
     /// Removes the move's own rows from the sink and ends it: `evicting → finalized`.
     #[activity(name = "finalize")]
     pub fn finalize(input: MoveRef) -> Result<(), ActivityError> {
@@ -144,6 +156,12 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Takes back from the sink the objects of one blob store that the move put there.
+    #[activity(name = "scrub_objects")]
+    pub fn scrub_objects(input: UnitRef) -> Result<EvictOutput, ActivityError> {
+        unimplemented!()
+    }
+
     /// `aborting → aborted`.
     #[activity(name = "conclude_abort")]
     pub fn conclude_abort(input: MoveRef) -> Result<(), ActivityError> {
@@ -160,8 +178,8 @@ impl MoveApi {
 /// Markers: an implementation names the activity it implements by one of these.
 pub mod marker {
     pub use super::move_api::{
-        Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, Drain, DropSlots, Evict, Fail,
-        Fence, Finalize, Flip, Hold, Preflight, Readiness, Register, Reopen, RollCall, Scrub, Seal,
-        Snapshot, Stream, Sweep, Verify,
+        Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, CopyObjects, Drain, DropSlots,
+        Evict, EvictObjects, Fail, Fence, Finalize, Flip, Hold, Preflight, Readiness, Register,
+        Reopen, RollCall, Scrub, ScrubObjects, Seal, Snapshot, Stream, Sweep, Verify,
     };
 }

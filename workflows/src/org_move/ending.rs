@@ -137,6 +137,17 @@ async fn evict(ctx: &Ctx, plan: &Plan, request: Evict) -> Result<Vec<String>, St
         return Ok(begun.refusals);
     }
     step::enter(ctx, plan, Phase::Evicting);
+    // Objects before rows: afterwards nothing would name what is left.
+    for store in &plan.blobs {
+        step::unit(ctx, plan, store, UnitStatus::Evicting);
+        let unit = UnitRef {
+            move_id: plan.move_id,
+            store: store.clone(),
+        };
+        let options = unhurried_in(plan, &plan.from, store);
+        call(ctx, MoveApi::evict_objects, unit, options).await?;
+        step::unit(ctx, plan, store, UnitStatus::Evicted);
+    }
     for store in &plan.units {
         step::unit(ctx, plan, store, UnitStatus::Evicting);
         let unit = UnitRef {
@@ -192,6 +203,19 @@ pub(super) async fn give_up(ctx: &Ctx, plan: &Plan) -> WorkflowResult<OrgMoveRes
         )
         .await
         .map_err(Stopped::into_termination)?;
+        step::unit(ctx, plan, store, UnitStatus::Evicted);
+    }
+    // Rows before objects: what names one then is somebody else's.
+    for store in &plan.blobs {
+        step::unit(ctx, plan, store, UnitStatus::Evicting);
+        let unit = UnitRef {
+            move_id: plan.move_id,
+            store: store.clone(),
+        };
+        let options = unhurried_in(plan, &plan.to, store);
+        call(ctx, MoveApi::scrub_objects, unit, options)
+            .await
+            .map_err(Stopped::into_termination)?;
         step::unit(ctx, plan, store, UnitStatus::Evicted);
     }
     let this = MoveRef {

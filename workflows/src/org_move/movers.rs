@@ -5,7 +5,7 @@ use futures::FutureExt as _;
 use monarch_model::{StoreName, UnitStatus};
 use temporalio_workflow::{
     WaitConditionOptions, WorkflowCancellationToken,
-    workflows::{join_all, select},
+    workflows::{join, join_all, select},
 };
 
 use super::outcome::{Failure, Stopped};
@@ -33,7 +33,56 @@ pub(super) async fn run(
         }
         end
     });
-    join_all(units).await.into_iter().find_map(Result::err)
+    let blobs = plan.blobs.iter().map(|store| async move {
+        let end = drive_objects(ctx, plan, store, stop).await;
+        if end.is_err() {
+            step::cancel(ctx, stop, "another unit failed");
+        }
+        end
+    });
+    let (units, blobs) = join!(join_all(units), join_all(blobs));
+    units.into_iter().chain(blobs).find_map(Result::err)
+}
+
+/// Copies the objects of one blob store until it is stopped; holds nothing while paused.
+async fn drive_objects(
+    ctx: &Ctx,
+    plan: &Plan,
+    store: &StoreName,
+    stop: &WorkflowCancellationToken,
+) -> Result<(), Failure> {
+    loop {
+        if until(ctx, |s| !s.status.paused, stop).await.is_err() {
+            return Ok(());
+        }
+        step::unit(ctx, plan, store, UnitStatus::Copying);
+        match copy_objects(ctx, plan, store, stop.child_token()).await {
+            Err(Stopped::Cancelled) if stop.is_cancelled() => return Ok(()),
+            Ok(()) | Err(Stopped::Cancelled) => {}
+            Err(Stopped::Failed(failure)) => return Err(failure),
+        }
+    }
+}
+
+/// The mover of objects, cancelled by `token` or by a pause.
+async fn copy_objects(
+    ctx: &Ctx,
+    plan: &Plan,
+    store: &StoreName,
+    token: WorkflowCancellationToken,
+) -> Result<(), Stopped> {
+    let unit = UnitRef {
+        move_id: plan.move_id,
+        store: store.clone(),
+    };
+    let options = Patience::from(&plan.input).in_cell(&plan.to, store, token.clone());
+    let mut work = Box::pin(call(ctx, MoveApi::copy_objects, unit, options).fuse());
+    let mut paused = ctx.wait_condition_with_options(|s| s.status.paused, step::deaf());
+    select! {
+        done = work => return done,
+        _ = paused => token.cancel_with_reason("paused"),
+    }
+    work.await
 }
 
 /// Drives one unit: copy, then stream; copy again when it must start over; hold its slot while

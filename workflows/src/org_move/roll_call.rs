@@ -16,7 +16,10 @@ pub(super) async fn run(ctx: &Ctx, plan: &Plan, over: &WorkflowCancellationToken
     let cells = [&plan.from, &plan.to];
     let queues: BTreeSet<String> = cells
         .into_iter()
-        .flat_map(|cell| plan.units.iter().map(|unit| queue::of_store(cell, unit)))
+        .flat_map(|cell| {
+            let units = plan.units.iter().chain(&plan.blobs);
+            units.map(|unit| queue::of_store(cell, unit))
+        })
         .collect();
     while !over.is_cancelled() {
         let look = RollCallInput {

@@ -74,11 +74,13 @@ async fn register(
         from: found.from,
         to: found.to,
         units: registered.units,
+        blobs: registered.blobs,
         copied: BTreeSet::new(),
     };
     let units = plan
         .units
         .iter()
+        .chain(&plan.blobs)
         .map(|store| (store.clone(), UnitStatus::Pending));
     note(ctx, &plan, units.collect());
     step::enter(ctx, &plan, Phase::Active);
@@ -115,7 +117,8 @@ pub(super) async fn adopt(
         .await
         .map_err(Stopped::into_termination)?;
     let at = entrance(&adopted)?;
-    let units: BTreeMap<StoreName, UnitStatus> = adopted.units.iter().cloned().collect();
+    let all = adopted.units.iter().chain(&adopted.blobs);
+    let units: BTreeMap<StoreName, UnitStatus> = all.cloned().collect();
     let is_copied = |status| matches!(status, UnitStatus::Copied | UnitStatus::Streaming);
     let copied = adopted
         .units
@@ -129,6 +132,7 @@ pub(super) async fn adopt(
         from: adopted.from,
         to: adopted.to,
         units: adopted.units.into_iter().map(|(store, _)| store).collect(),
+        blobs: adopted.blobs.into_iter().map(|(store, _)| store).collect(),
     };
     note(ctx, &plan, units);
     // Tokens of attempts before are revoked or used: the next attempt has a number of its own.

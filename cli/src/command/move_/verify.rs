@@ -63,7 +63,8 @@ async fn chosen(
     of: &Move,
     named: &[StoreName],
 ) -> Result<Vec<StoreName>, Failure> {
-    let units = ledger.units(of.id).await?;
+    let mut units = ledger.units(of.id).await?;
+    units.retain(|unit| !unit.of_objects);
     let known = || {
         let names: Vec<&str> = units.iter().map(|unit| unit.store.as_str()).collect();
         names.join(", ")
@@ -71,7 +72,10 @@ async fn chosen(
     let mut faults = Vec::new();
     for name in named {
         if !units.iter().any(|unit| unit.store == *name) {
-            faults.push(format!("the move has no store {name}; it has {}", known()));
+            faults.push(format!(
+                "the move has no rows in store {name}; it has some in {}",
+                known()
+            ));
         }
     }
     let chosen = units

@@ -225,6 +225,7 @@ mod tests {
 
     pub(super) fn unit(status: UnitStatus, rows: u64) -> UnitView {
         UnitView {
+            of_objects: false,
             store: "default".parse().unwrap(),
             status,
             rows_copied: rows,
