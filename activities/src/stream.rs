@@ -12,7 +12,7 @@ use monarch_ledger::{
     Barrier, DatabaseIdentity, LedgerError, Purpose, SourceCommit, StreamProgress, Unit, UnitStart,
 };
 use monarch_model::unit::UnitEvent;
-use monarch_model::{Epoch, Lsn, chain};
+use monarch_model::{Epoch, Lsn, StoreName, chain};
 use monarch_postgres::sequences::{KeepError, Keeper, Outcome, Raised};
 use monarch_postgres::sessions;
 use monarch_postgres::sink::{self, SinkError};
@@ -126,14 +126,10 @@ pub(crate) async fn run(
     let streaming = Box::pin(async {
         match stream::run(&job, &mut observer, asked, &cancel).await {
             Err(StreamError::Sink(SinkError::Sealed { .. })) => Ok(sealed(&known)),
-            Err(error) => {
-                leave_nothing(&place, epoch).await?;
-                Err(error.into())
-            }
+            Err(_) if is_superseded(&place, epoch).await? => Err(superseded(store)),
+            Err(error) => Err(error.into()),
             // Only the ledger's word that a successor has begun ends a stream well.
-            Ok(_) => Err(Fault::Superseded(format!(
-                "{store}: the ledger has a newer epoch"
-            ))),
+            Ok(_) => Err(superseded(store)),
         }
     });
     let work = async {
@@ -161,14 +157,19 @@ async fn end_older(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A mover that was superseded before it took its unit over has made the row again that its
-/// successor may have removed for good.
-async fn leave_nothing(place: &Place<'_>, epoch: Epoch) -> Result<(), Fault> {
-    if !still_mine(place, epoch).await? {
-        let sink = place.sink_session(Caller::Watcher).await?;
-        sink::remove_own(&*sink, &place.unit, epoch).await?;
+/// Whether a successor has begun: whatever a mover then meets is its doing. One that was superseded
+/// before it took its unit over has made the row again that its successor may have removed for good.
+async fn is_superseded(place: &Place<'_>, epoch: Epoch) -> Result<bool, Fault> {
+    if still_mine(place, epoch).await? {
+        return Ok(false);
     }
-    Ok(())
+    let sink = place.sink_session(Caller::Watcher).await?;
+    sink::remove_own(&*sink, &place.unit, epoch).await?;
+    Ok(true)
+}
+
+fn superseded(store: &StoreName) -> Fault {
+    Fault::Superseded(format!("{store}: the ledger has a newer epoch"))
 }
 
 /// Where a sealed unit stands.

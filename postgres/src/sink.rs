@@ -2,10 +2,10 @@
 //!
 //! One row per unit, in the database that is written, because nothing else can be in the same
 //! transaction. Every transaction of a mover begins by locking that row under its epoch, shared
-//! ([`hold`]), and one that moves the position on ends with that ([`advance`]). A successor writes a higher epoch ([`take_over`]), for which it must wait until
-//! the transaction in flight has ended; so from then on nothing of the old mover can land. A
-//! position is therefore as durable as the rows that it speaks of, and no replication origin,
-//! which not every role may use, is needed.
+//! ([`hold`]), and one that moves the position on ends with that ([`advance`]). A successor writes a
+//! higher epoch ([`take_over`]), for which it must wait until the transaction in flight has ended; so
+//! from then on nothing of the old mover can land. A position is therefore as durable as the rows
+//! that it speaks of, and no replication origin, which not every role may use, is needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -436,8 +436,10 @@ pub async fn remove<C: GenericClient + Sync>(client: &C, unit: &Unit) -> Result<
     Ok(())
 }
 
-/// Forgets the unit if it is still held by `epoch`: for a holder that finds itself superseded
-/// after its successor had already removed the row, and has made it again by taking over.
+/// Forgets the unit if it is still held by `epoch` and has no position: for a holder that finds itself
+/// superseded after its successor had already removed the row, and has made it again by taking over.
+/// A row with a position is the unit's own: its successor has begun in the ledger and is about to take
+/// it over.
 pub async fn remove_own<C: GenericClient + Sync>(
     client: &C,
     unit: &Unit,
@@ -445,7 +447,8 @@ pub async fn remove_own<C: GenericClient + Sync>(
 ) -> Result<(), Error> {
     client
         .execute(
-            "delete from monarch.unit where move_id = $1 and store = $2 and epoch = $3",
+            "delete from monarch.unit
+              where move_id = $1 and store = $2 and epoch = $3 and position is null",
             &[&unit.move_id.0, &unit.store.as_str(), &epoch.0],
         )
         .await

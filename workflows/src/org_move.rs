@@ -289,6 +289,9 @@ impl OrgMove {
         _nothing: &(),
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         match self.status.phase {
+            Some(Phase::Active) if self.is_interrupted() => {
+                Err("the move is being given up".into())
+            }
             Some(Phase::Active) if self.status.paused => Err("the move is paused already".into()),
             Some(Phase::Active) => Ok(()),
             Some(phase) => Err(format!("a move that is {phase} cannot pause").into()),

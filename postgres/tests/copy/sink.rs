@@ -285,7 +285,8 @@ async fn a_removed_unit_leaves_nothing() {
 }
 
 /// Guards promise 7: a zombie that takes over behind the scrub has made the row again; it takes that
-/// row away, and never one that is a successor's.
+/// row away, and never one that is a successor's, or that has the position from which a successor
+/// goes on that has begun in the ledger and not yet here.
 #[tokio::test]
 async fn a_superseded_holder_takes_away_only_its_own_row() {
     let world = world().await;
@@ -303,6 +304,23 @@ async fn a_superseded_holder_takes_away_only_its_own_row() {
         .unwrap();
     let state = sink::read(&successor, &world.unit).await.unwrap();
     assert_eq!(state.map(|state| state.epoch), Some(Epoch(2)));
+
+    let tx = successor.transaction().await.unwrap();
+    let position = Progress {
+        position: Lsn(7),
+        last_change: None,
+        barrier: None,
+        horizon: None,
+    };
+    sink::advance(&tx, &world.unit, Epoch(2), &position)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    sink::remove_own(&successor, &world.unit, Epoch(2))
+        .await
+        .unwrap();
+    let state = sink::read(&successor, &world.unit).await.unwrap();
+    assert_eq!(state.and_then(|state| state.position), Some(Lsn(7)));
 }
 
 /// Guards promise 4: the schema is made once, however many units ask at the same time.

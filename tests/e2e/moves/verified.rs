@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use monarch_demo::Organization;
-use monarch_tests::{Scene, Stage, assert_nothing_left};
+use monarch_tests::{PATIENCE, Scene, Stage, assert_nothing_left};
 use serde_json::{Value, json};
 
 /// A row that nobody writes to.
@@ -60,6 +60,9 @@ async fn a_difference_is_found_under_traffic_and_holds_up_the_cut_over() -> Resu
     let again = verify(&scene, &["--store", "default"]).await?;
     assert_eq!(outcomes(&again), ["equal"]);
     scene.update("pause", "null").await?;
+    let held = "exists (select from monarch_ledger.move_event
+                         where kind = 'held' and store = 'events')";
+    scene.operator.until(held, &worker, PATIENCE).await?;
     let paused = verify(&scene, &["--store", "events"]).await?;
     assert_eq!(outcomes(&paused), ["unanswered"]);
     ensure!(paused.to_string().contains("paused"), "{paused}");

@@ -39,6 +39,10 @@ pub(crate) async fn moves_whole(scene: &Scene<'_>) -> Result<()> {
         "no write pause: {answer}"
     );
     assert_eq!(fleet.control.cell_of(1)?, "us2");
+    // A mover that is ended by the seal has met no error.
+    let errors = "select string_agg(detail::text, ' ') from monarch_ledger.move_event
+                   where kind = 'error'";
+    assert_eq!(scene.operator.ledger(errors).await?, None);
     evil.stop().await.context("evil-corp's writers")?;
     let at_barrier = org_on(&fleet.source).await?;
     ensure!(total(&at_barrier) > 100, "nothing to move");

@@ -9,6 +9,7 @@ use monarch_model::{Phase, StoreName, UnitStatus};
 use serde_json::Value;
 
 use super::{find, none_such};
+use crate::advice::may_be_asked;
 use crate::args::Which;
 use crate::console::{self, lines, plain, table};
 use crate::context::Context;
@@ -29,6 +30,7 @@ pub(crate) struct Arguments {
     stores: Vec<StoreName>,
     /// How many seconds a store's mover may be silent
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 }
 
@@ -40,6 +42,13 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     let of = find(&ledger, &arguments.which)
         .await?
         .ok_or_else(|| none_such(&arguments.which))?;
+    if of.phase != Phase::Active {
+        let why = format!(
+            "the move is {}: stores are verified while they stream",
+            of.phase
+        );
+        return Err(Failure::not_ready(why).advising(may_be_asked(Some(of.phase), false, &of.org)));
+    }
     let stores = chosen(&ledger, &of, &arguments.stores).await?;
     let patience = Duration::from_secs(arguments.timeout);
     let mut ended = Vec::new();
@@ -69,31 +78,32 @@ async fn chosen(
         let names: Vec<&str> = units.iter().map(|unit| unit.store.as_str()).collect();
         names.join(", ")
     };
-    let mut faults = Vec::new();
-    for name in named {
-        if !units.iter().any(|unit| unit.store == *name) {
-            faults.push(format!(
+    let strangers: Vec<String> = named
+        .iter()
+        .filter(|name| !units.iter().any(|unit| unit.store == **name))
+        .map(|name| {
+            format!(
                 "the move has no rows in store {name}; it has some in {}",
                 known()
-            ));
-        }
+            )
+        })
+        .collect();
+    if !strangers.is_empty() {
+        return Err(Failure::usage(strangers.join("; ")));
     }
-    let chosen = units
+    let chosen: Vec<_> = units
         .iter()
-        .filter(|unit| named.is_empty() || named.contains(&unit.store));
-    for unit in chosen.clone() {
-        if unit.status != UnitStatus::Streaming {
-            faults.push(format!(
-                "{} is {}, and is verified while it streams",
-                unit.store, unit.status
-            ));
-        }
+        .filter(|unit| named.is_empty() || named.contains(&unit.store))
+        .collect();
+    let early: Vec<String> = chosen
+        .iter()
+        .filter(|unit| unit.status != UnitStatus::Streaming)
+        .map(|unit| format!("{} does not stream yet: it is {}", unit.store, unit.status))
+        .collect();
+    if !early.is_empty() {
+        return Err(Failure::not_ready(early.join("; ")));
     }
-    if faults.is_empty() {
-        Ok(chosen.map(|unit| unit.store.clone()).collect())
-    } else {
-        Err(Failure::not_ready(faults.join("; ")))
-    }
+    Ok(chosen.into_iter().map(|unit| unit.store.clone()).collect())
 }
 
 /// Waits for one to end: as long as it takes, while its mover is at work.
