@@ -16,6 +16,14 @@ demo: servers ## One move, shown on real servers; with KEEP=1 they are left runn
 	$(CARGO) run --release --package monarch-cli --features demo -- \
 		demo $(if $(filter-out 0,$(KEEP)),--keep)
 
+# How often each side of a case is measured, and how many times as many rows there are.
+RUNS ?= 5
+SCALE ?= 1
+
+.PHONY: bench
+bench: servers ## Copy and stream against psql and a subscription; CASES='insert' names some
+	$(CARGO) run --release --package monarch-bench -- --runs $(RUNS) --scale $(SCALE) $(CASES)
+
 .PHONY: bench-blobs
 bench-blobs: ## Objects against rclone in the same run, and five million keys
 	tests/harness/install servers rclone

@@ -204,6 +204,10 @@ impl Plan {
     fn causes(&self) -> Causes {
         let mut causes = self.script.causes.clone();
         causes.extend(self.hazard.iter().flat_map(Hazard::causes));
+        // One between the note of the tables and the slot is in no log, and shows in the files.
+        if causes.contains("truncated") {
+            causes.insert("schema-changed");
+        }
         // A role that cannot keep the sink's foreign keys from acting, as preflight warns.
         let acts = self.who.1 == Who::Owner && self.versions.1 == PgVersion::V14;
         if acts && self.schema.is_held_on_sink() {
