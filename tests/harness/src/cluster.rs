@@ -310,8 +310,10 @@ impl Cluster {
         let give_up = Instant::now() + PATIENCE;
         loop {
             match self.launch().await {
-                // A backend that was killed may not have let its memory go yet.
+                // A backend that was killed may not have let its memory go yet. What was started in
+                // vain is waited for, or it would count as running.
                 Err(error) if is_held(&error) && Instant::now() < give_up => {
+                    self.stop().await?;
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 started => return started,
