@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use monarch_model::{Epoch, Lsn};
+use monarch_model::{Epoch, Lsn, TableName};
 use tokio_postgres::Statement;
 
 use super::alignment::{self, Alignment, aligned};
@@ -278,7 +278,10 @@ impl Applier {
         if applied.recorded {
             let progress = applied.progress();
             sink::advance(&tx, &self.unit, self.epoch, &progress).await?;
-            tx.commit().await.doing("commit on the sink")?;
+            let tables = &self.tables;
+            tx.commit()
+                .await
+                .map_err(|error| at_commit(tables, error))?;
         } else {
             tx.rollback().await.doing(doing)?;
         }
@@ -296,5 +299,26 @@ impl Applier {
         };
         sink::advance(&tx, &self.unit, self.epoch, &progress).await?;
         Ok(tx.commit().await.doing("commit on the sink")?)
+    }
+}
+
+/// A constraint that is deferred refuses a row only now.
+fn at_commit(tables: &Tables, error: tokio_postgres::Error) -> StreamError {
+    let refused = error.as_db_error().and_then(|told| {
+        let is_constraint = told.code().code().starts_with("23");
+        let name = TableName::new(told.schema()?, told.table()?).ok()?;
+        let known = tables.all.iter().any(|table| table.name == name);
+        (is_constraint && known).then_some(name)
+    });
+    let source = crate::Error::Asked {
+        doing: "commit on the sink".into(),
+        source: error.into(),
+    };
+    match refused {
+        Some(table) => StreamError::Refused {
+            table: Box::new(table),
+            source: Box::new(source),
+        },
+        None => source.into(),
     }
 }

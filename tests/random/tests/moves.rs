@@ -27,8 +27,9 @@ const FOUND: [u64; 3] = [331, 2012, 5019];
 ///
 /// * 40011: a row's key changes to one that another tenant took, which the sink's index refuses;
 /// * 50008: a parent leaves before its children, under a role that cannot keep a foreign key of the
-///   sink from acting, which cannot wait either: the move fails by name, as preflight warns.
-const FOUND_SINCE: [u64; 2] = [40_011, 50_008];
+///   sink from acting, which cannot wait either: the move fails by name, as preflight warns;
+/// * 416466086508: the same where the foreign key can wait, and so refuses at the commit only.
+const FOUND_SINCE: [u64; 3] = [40_011, 50_008, 416_466_086_508];
 
 /// Promises 1 to 3, 7 and 8, by rows: whatever the schema and whatever happens beside the move, the
 /// sink has exactly the organization's rows and its own tenants', or the move fails by a name that
