@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use crate::world::{World, one};
 
 /// Rows of the organization that one UPDATE changes, and of others that another does; the second
-/// takes four times as many, as in production.
+/// takes more.
 const OURS: i64 = 15_000;
 const OTHERS: i64 = 20_000;
 
