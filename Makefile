@@ -63,7 +63,7 @@ MINUTES ?= 10
 
 .PHONY: fuzz
 fuzz: ## The parsers over made-up input, SECONDS each
-	fuzz/run $(SECONDS)
+	SEED=$(SEED) fuzz/run $(SECONDS)
 
 .PHONY: soak
 soak: servers ## Random moves for MINUTES, or the one of SEED

@@ -136,10 +136,15 @@ impl Report {
         known: impl IntoIterator<Item = &'a str>,
     ) {
         self.fault(place, found, expected);
-        if self.faults.len() <= SUGGESTIONS
-            && let Some(fault) = self.faults.last_mut()
-        {
-            fault.suggestion = near_miss(name, known);
+        if self.faults.len() <= SUGGESTIONS {
+            self.suggest(near_miss(name, known));
+        }
+    }
+
+    /// Says of the fault just added what may have been meant.
+    pub(crate) fn suggest(&mut self, meant: Option<String>) {
+        if let Some(fault) = self.faults.last_mut() {
+            fault.suggestion = meant;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::fault::{Place, Report, quoted};
 use crate::fields::{At, Fields, parse_name};
 use crate::fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
 use crate::manifest::Stores;
-use crate::parameters::{self, DsnError, Parameters};
+use crate::parameters::{DsnError, Parameters};
 use crate::placement;
 
 /// How long a command of the control plane may run unless the fleet says otherwise. Well below
@@ -153,11 +153,9 @@ fn read_dsn(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Dsn> {
     };
     for fault in faults {
         let (found, expected) = fault.told();
-        match &fault {
-            DsnError::UnknownKey { key } => {
-                report.unknown(&at.value_place(), key, found, expected, parameters::keys());
-            }
-            _ => report.fault(&at.value_place(), found, expected),
+        report.fault(&at.value_place(), found, expected);
+        if let DsnError::UnknownKey { near, .. } = fault {
+            report.suggest(near);
         }
     }
     None

@@ -16,6 +16,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::dsn::Env;
+use crate::fault::near_miss;
 
 pub use error::DsnError;
 
@@ -287,7 +288,7 @@ fn named(text: &str, faults: &mut Vec<DsnError>) -> BTreeMap<&'static str, (Stri
         Vec::new()
     });
     let mut previous = "";
-    for (key, value) in pairs {
+    for (number, (key, value)) in (1..).zip(pairs) {
         match KEYS.iter().find(|(name, ..)| *name == key) {
             Some((name, ..)) => {
                 given.insert(*name, ((*name).to_owned(), value));
@@ -298,7 +299,10 @@ fn named(text: &str, faults: &mut Vec<DsnError>) -> BTreeMap<&'static str, (Stri
                 faults.push(DsnError::AfterPassword);
                 break;
             }
-            None => faults.push(DsnError::UnknownKey { key }),
+            None => {
+                let near = near_miss(&key, keys());
+                faults.push(DsnError::UnknownKey { number, near });
+            }
         }
     }
     given
@@ -310,7 +314,7 @@ fn entry<'a>(list: &[&'a str], at: usize) -> Option<&'a str> {
 }
 
 /// The keys that libpq has.
-pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
+fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|(name, ..)| *name)
 }
 
@@ -329,7 +333,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "unknown connection parameter \"dbnam\"",
+                "the connection string's parameter 4 is none that libpq has (did you mean \"dbname\"?)",
                 "connect_timeout is not valid: expected a whole number",
                 "sslmode is not valid: expected disable, allow, prefer, require, verify-ca or \
                  verify-full",
@@ -338,10 +342,13 @@ mod tests {
         );
     }
 
-    /// Guards promise 10: the rest of a password with spaces is not taken for a key's name.
+    /// Guards promise 10: the rest of a password with spaces, or of one that a URI does not encode,
+    /// is not taken for a key's name.
     #[test]
     fn what_may_be_the_rest_of_a_password_is_not_named() {
         for text in [
+            "postgres://u:pass?hunter2=x@h/d",
+            "postgres://u:pass@h/d?sslanother://u:hunter2@h/d?sslmode=require",
             "host=a password=hunter2 hunter3=x",
             "host=a password=hunter2 hunter3 dbname=d",
             "host=a password=hunter2 hunter3='x",

@@ -104,7 +104,7 @@ fn a_connection_string_that_could_not_be_used_is_told_with_its_key() {
         told.replace("f:2: cells.c.databases[0].primary_dsn: ", "")
     };
     assert_snapshot!(database("host=a port=abc dbnam=x sslmode=maybe"), @r#"
-    unknown connection parameter "dbnam", expected one that libpq has (did you mean "dbname"?)
+    parameter 3 is unknown (not shown: it may be a part of a password), expected one that libpq has (did you mean "dbname"?)
     sslmode is not valid, expected disable, allow, prefer, require, verify-ca or verify-full
     port is not valid, expected 1 to 65535
     "#);

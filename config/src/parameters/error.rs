@@ -29,11 +29,18 @@ pub enum DsnError {
     /// What follows an unquoted password is no parameter, and may be the rest of the password.
     #[error("what follows the password is no parameter (quote it: password='…')")]
     AfterPassword,
-    /// A key that libpq does not have either.
-    #[error("unknown connection parameter {key:?}")]
+    /// A key that libpq does not have either. It is not named: what stands there may be a part of a
+    /// password that was not quoted or encoded.
+    #[error(
+        "the connection string's parameter {number} is none that libpq has{}",
+        meant(near)
+    )]
     UnknownKey {
-        /// The key.
-        key: String,
+        /// Which parameter, counted from 1: in a URI, user, password, host, port and database come
+        /// first, those that are given.
+        number: usize,
+        /// The key that libpq has and that differs by a slip of the hand.
+        near: Option<String>,
     },
     /// A key that libpq has and Monarch does not.
     #[error("{origin} is not supported: {why}")]
@@ -75,6 +82,11 @@ pub enum DsnError {
     NoUser,
 }
 
+fn meant(near: &Option<String>) -> String {
+    near.as_ref()
+        .map_or_else(String::new, |near| format!(" (did you mean {near:?}?)"))
+}
+
 impl DsnError {
     /// What was found, and what would have been accepted, as a fault of a file tells it.
     pub(crate) fn told(&self) -> (String, String) {
@@ -92,8 +104,10 @@ impl DsnError {
                 "what follows the password is no parameter".to_owned(),
                 quoting,
             ),
-            DsnError::UnknownKey { key } => (
-                format!("unknown connection parameter {key:?}"),
+            DsnError::UnknownKey { number, .. } => (
+                format!(
+                    "parameter {number} is unknown (not shown: it may be a part of a password)"
+                ),
                 "one that libpq has",
             ),
             DsnError::Unsupported { origin, why } => {
