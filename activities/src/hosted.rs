@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use monarch_workflows::contract::{
     AdoptInput, AdoptOutput, Because, BeginEvictInput, BeginEvictOutput, DrainInput, DrainOutput,
-    DrainRef, EvictOutput, FenceOutput, FlipOutput, MoveRef, PreflightInput, PreflightOutput,
-    ReadinessInput, ReadinessOutput, RegisterInput, RegisterOutput, RollCallInput, RollCallOutput,
-    SealOutput, SnapshotOutput, StreamOutput, SweepInput, SweepOutput, TailOutput, UnitRef,
-    VerifyOutput, marker,
+    DrainRef, EvictOutput, FenceOutput, FlipOutput, MoveRef, OutboxDrained, OutboxInput,
+    OutboxPart, OutboxParts, PreflightInput, PreflightOutput, ReadinessInput, ReadinessOutput,
+    RegisterInput, RegisterOutput, RollCallInput, RollCallOutput, SealOutput, SnapshotOutput,
+    StreamOutput, SweepInput, SweepOutput, TailOutput, UnitRef, VerifyOutput, marker,
 };
 use temporalio_macros::activities;
 use temporalio_sdk::activities::{ActivityContext, ActivityError};
@@ -20,8 +20,8 @@ use crate::failure::Stance::{MayFail, MustEnd};
 use crate::vitals::{attend, attend_unit};
 use crate::world::World;
 use crate::{
-    adopt, blobs, close_tail, drain, ending, evict, fence, flip, hold, preflight, readiness,
-    register, roll_call, scrub, seal, snapshot, stream, sweep, verify,
+    adopt, blobs, close_tail, drain, ending, evict, fence, flip, hold, outbox, preflight,
+    readiness, register, roll_call, scrub, seal, snapshot, stream, sweep, verify,
 };
 
 /// The activities that steer a move.
@@ -227,6 +227,30 @@ impl Steering {
     ) -> Result<(), ActivityError> {
         attend(&ctx, MustEnd, async |vitals| {
             ending::conclude_abort(&self.0, vitals, input).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::OutboxPartitions)]
+    pub async fn outbox_partitions(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: OutboxInput,
+    ) -> Result<OutboxParts, ActivityError> {
+        attend(&ctx, MustEnd, async |vitals| {
+            outbox::partitions(&self.0, vitals, input).await
+        })
+        .await
+    }
+
+    #[activity(definition = marker::OutboxPartition)]
+    pub async fn outbox_partition(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: OutboxPart,
+    ) -> Result<OutboxDrained, ActivityError> {
+        attend(&ctx, MustEnd, async |vitals| {
+            outbox::partition(&self.0, vitals, input).await
         })
         .await
     }

@@ -26,6 +26,7 @@ mod hosted;
 mod journal;
 mod keys;
 mod org_outbox;
+mod outbox;
 pub mod preflight;
 mod readiness;
 mod register;

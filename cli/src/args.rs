@@ -8,7 +8,7 @@ use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
     blobs_verify, completions, config_check, control_init, histories_save, ledger_init, move_,
-    plan, preflight, sweep, worker,
+    outbox, plan, preflight, sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// The objects that a move copies beside its rows
     #[command(subcommand)]
     Blobs(Blobs),
+    /// Looks into the outbox of a cell or of control, and steers it
+    #[command(subcommand)]
+    Outbox(outbox::Command),
     /// Ends moves that nobody drives any more, as the schedule does
     Sweep(sweep::Arguments),
     /// Histories of workflows, for replay
@@ -237,6 +240,7 @@ mod tests {
           worker       Hosts moves, until it is told to stop
           move         Starts, watches and steers a move
           blobs        The objects that a move copies beside its rows
+          outbox       Looks into the outbox of a cell or of control, and steers it
           sweep        Ends moves that nobody drives any more, as the schedule does
           histories    Histories of workflows, for replay
           completions  Prints a script that completes commands in a shell

@@ -9,6 +9,7 @@ pub(crate) mod demo;
 pub(crate) mod histories_save;
 pub(crate) mod ledger_init;
 pub(crate) mod move_;
+pub(crate) mod outbox;
 pub(crate) mod plan;
 pub(crate) mod preflight;
 pub(crate) mod sweep;
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         Command::Blobs(Blobs::Verify(arguments)) => {
             Box::pin(blobs_verify::run(&arguments, context)).await
         }
+        Command::Outbox(command) => Box::pin(outbox::run(command, context)).await,
         Command::Sweep(arguments) => Box::pin(sweep::run(&arguments, context)).await,
         Command::Histories(Histories::Save(arguments)) => {
             Box::pin(histories_save::run(arguments, context)).await

@@ -14,7 +14,7 @@ use crate::drain::Drain;
 use crate::message::Shard;
 use crate::server_error::ServerError;
 use crate::silo::{Silo, Target};
-use crate::table::{TableName, quoted};
+use crate::table::{TableName, literal, quoted};
 
 /// A question and how its rows are read.
 #[derive(Debug, Clone)]
@@ -319,9 +319,4 @@ fn legend(column: &str, names: impl Iterator<Item = (i32, &'static str)>) -> Str
         text.push('\n');
     }
     text
-}
-
-/// A text as SQL has it.
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

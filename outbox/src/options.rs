@@ -12,7 +12,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::receivers::BoxError;
 use crate::server_error::ServerError;
-use crate::table::TableName;
+use crate::table::{TableName, literal};
 
 /// Where options are read.
 pub trait Options: Send + Sync + 'static {
@@ -143,6 +143,42 @@ impl OptionTable {
         );
         client.execute(&set, &[&key, value]).await?;
         Ok(())
+    }
+
+    /// The SQL that sets an option, to be pasted into a session.
+    #[must_use]
+    pub fn set_sql(&self, key: &str, value: &Value) -> String {
+        format!(
+            "insert into {} (key, value) values ({}, {}::jsonb)\n\
+             on conflict (key) do update set value = excluded.value;",
+            self.0.sql(),
+            literal(key),
+            literal(&value.to_string())
+        )
+    }
+
+    /// The SQL that puts a number into the list that an option is: a shard into a scope's switch.
+    /// Again is the same.
+    #[must_use]
+    pub fn list_sql(&self, key: &str, number: i64) -> String {
+        let (table, key) = (self.0.sql(), literal(key));
+        format!(
+            "insert into {table} as option (key, value) values ({key}, '[{number}]'::jsonb)\n\
+             on conflict (key) do update set value = option.value || excluded.value\n\
+             where not option.value @> excluded.value;"
+        )
+    }
+
+    /// The SQL that takes a number out of that list.
+    #[must_use]
+    pub fn unlist_sql(&self, key: &str, number: i64) -> String {
+        format!(
+            "update {} set value = (\n    \
+             select coalesce(jsonb_agg(entry), '[]'::jsonb) from jsonb_array_elements(value) as entry\n    \
+             where entry <> '{number}'::jsonb\n)\nwhere key = {};",
+            self.0.sql(),
+            literal(key)
+        )
     }
 
     /// Unsets an option.

@@ -85,6 +85,11 @@ pub(crate) fn quoted(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
 
+/// A text as SQL has it.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// The table of an outbox.
 #[derive(Clone)]
 pub struct Table<S> {

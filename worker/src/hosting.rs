@@ -8,7 +8,7 @@ use std::time::Duration;
 use monarch_activities::{Movers, Steering, World};
 use monarch_config::Config;
 use monarch_model::{CellName, StoreName};
-use monarch_workflows::{OrgMove, Sweep, queue};
+use monarch_workflows::{OrgMove, OutboxDrain, Sweep, queue};
 use temporalio_client::Client;
 use temporalio_sdk::runtime::PollerBehavior;
 use temporalio_sdk::runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder};
@@ -98,6 +98,7 @@ fn options(
             .register_activities(Steering(Arc::clone(world)))
             .register_workflow::<OrgMove>()
             .and_then(|options| options.register_workflow::<Sweep>())
+            .and_then(|options| options.register_workflow::<OutboxDrain>())
             .map_err(|error| queue_error(&queue.to_string(), error))?
             .build()),
         // A mover is asked for a few times in a move's life, and there is a queue for each store.

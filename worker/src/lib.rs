@@ -28,7 +28,7 @@ use temporalio_sdk::{Runtime, Worker};
 use tracing::{error, info};
 
 pub use hosting::Queue;
-pub use namespace::{SWEEP_EVERY, SWEEP_SCHEDULE, SWEEP_SILENT_FOR};
+pub use namespace::{OUTBOX_EVERY, OUTBOX_SCHEDULE, SWEEP_EVERY, SWEEP_SCHEDULE, SWEEP_SILENT_FOR};
 
 /// What a worker hosts, and how.
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ async fn prepare(
     let ready = async {
         let client = temporal::connect_patiently(&config.identity).await?;
         if config.queues.contains(&Queue::Monarch) {
-            namespace::ensure(&client).await?;
+            namespace::ensure(&client, config.config.fleet.control.as_ref()).await?;
         }
         Ok(client)
     };

@@ -1,13 +1,15 @@
-//! What a move needs of its namespace: search attributes and the sweep's schedule.
+//! What a move needs of its namespace: search attributes, the sweep's schedule and, where a control
+//! database routes, that of its outbox.
 //!
-//! Both are made when they are missing and left alone when they are there: an operator may have
+//! They are made when they are missing and left alone when they are there: an operator may have
 //! paused the schedule, and must not find it running again after a deploy.
 
 use std::time::Duration;
 
-use monarch_workflows::contract::{SWEEP_CLOSED_FOR, SweepInput};
+use monarch_config::Control;
+use monarch_workflows::contract::{OutboxInput, SWEEP_CLOSED_FOR, SweepInput};
 use monarch_workflows::org_move::{MOVE_PHASE, ORG_ID, SINK_CELL, SOURCE_CELL};
-use monarch_workflows::{Sweep, queue};
+use monarch_workflows::{OutboxDrain, Sweep, queue};
 use temporalio_client::errors::ClientError;
 use temporalio_client::grpc::OperatorService as _;
 use temporalio_client::schedules::{
@@ -30,6 +32,13 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
 /// How long a move may be silent before the sweep ends it where Temporal cannot be asked.
 pub const SWEEP_SILENT_FOR: Duration = Duration::from_secs(600);
 
+/// The id of the schedule that drains the control database's outbox.
+pub const OUTBOX_SCHEDULE: &str = "monarch-outbox-control";
+/// How often it runs: what it finds was not delivered at its commit.
+pub const OUTBOX_EVERY: Duration = Duration::from_secs(30);
+/// Parts that the outbox's range of ids is cut into.
+const OUTBOX_PARTITIONS: u32 = 5;
+
 /// Servers learn of a new search attribute from each other; a minute is their refresh interval.
 const ATTRIBUTES_USABLE_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -38,11 +47,16 @@ const RETRY_EVERY: Duration = Duration::from_secs(2);
 
 const ATTRIBUTES: &str = "register the search attributes";
 const SCHEDULE: &str = "make the schedule of the sweep";
+const OUTBOX: &str = "make the schedule of the outbox";
 
-/// Makes sure of both, and tries again while the server is away.
-pub(crate) async fn ensure(client: &Client) -> Result<(), WorkerError> {
+/// Makes sure of all, and tries again while the server is away.
+pub(crate) async fn ensure(client: &Client, control: Option<&Control>) -> Result<(), WorkerError> {
     patiently(ATTRIBUTES, async || ensure_attributes(client).await).await?;
-    patiently(SCHEDULE, async || ensure_schedule(client).await).await
+    patiently(SCHEDULE, async || ensure_sweep(client).await).await?;
+    if let Some(Control::Database(_)) = control {
+        patiently(OUTBOX, async || ensure_outbox(client).await).await?;
+    }
+    Ok(())
 }
 
 async fn patiently(
@@ -136,7 +150,7 @@ async fn add_attribute(client: &Client, name: &str) -> Result<(), Status> {
     }
 }
 
-async fn ensure_schedule(client: &Client) -> Result<(), Status> {
+async fn ensure_sweep(client: &Client) -> Result<(), Status> {
     let input = SweepInput {
         silent_for: SWEEP_SILENT_FOR,
         closed_for: SWEEP_CLOSED_FOR,
@@ -148,9 +162,36 @@ async fn ensure_schedule(client: &Client) -> Result<(), Status> {
         .overlap_policy(ScheduleOverlapPolicy::Skip)
         .note("Ends moves that nobody drives any more.")
         .build();
-    match client.create_schedule(SWEEP_SCHEDULE, options).await {
+    ensure_schedule(client, SWEEP_SCHEDULE, options).await
+}
+
+async fn ensure_outbox(client: &Client) -> Result<(), Status> {
+    let input = OutboxInput {
+        partitions: OUTBOX_PARTITIONS,
+    };
+    let (run, queue) = (OutboxDrain::run, queue::MONARCH);
+    let options = CreateScheduleOptions::builder()
+        .action(ScheduleAction::start_workflow(
+            run,
+            input,
+            queue,
+            OUTBOX_SCHEDULE,
+        ))
+        .spec(ScheduleSpec::from_interval(OUTBOX_EVERY))
+        .overlap_policy(ScheduleOverlapPolicy::Skip)
+        .note("Tells the cells what they have not heard of the routing.")
+        .build();
+    ensure_schedule(client, OUTBOX_SCHEDULE, options).await
+}
+
+async fn ensure_schedule(
+    client: &Client,
+    schedule: &'static str,
+    options: CreateScheduleOptions,
+) -> Result<(), Status> {
+    match client.create_schedule(schedule, options).await {
         Ok(_) => {
-            info!(schedule = SWEEP_SCHEDULE, "made the schedule of the sweep");
+            info!(schedule, "made a schedule");
             Ok(())
         }
         Err(ScheduleError::Rpc(status)) if status.code() == Code::AlreadyExists => Ok(()),

@@ -363,5 +363,51 @@ pub struct SweepOutput {
     pub not_ended: Vec<String>,
 }
 
+/// How the outbox of the control database is drained.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OutboxInput {
+    /// Parts that its range of ids is cut into.
+    pub partitions: u32,
+}
+
+/// A part of the range of ids, both ends included.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OutboxPart {
+    /// The lowest id.
+    pub low: i64,
+    /// The highest id.
+    pub high: i64,
+}
+
+/// The parts of an outbox; none where it is empty.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct OutboxParts {
+    /// In the order of their ids.
+    pub partitions: Vec<OutboxPart>,
+}
+
+/// What was drained.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct OutboxDrained {
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Older messages that went with them.
+    pub coalesced: u64,
+    /// Shards in which another drain was at work.
+    pub busy: u64,
+    /// Messages that could not be delivered; their shards wait, each twice as long every time.
+    pub failed: u64,
+}
+
+impl OutboxDrained {
+    /// Adds another part's.
+    pub fn add(&mut self, other: &Self) {
+        self.delivered += other.delivered;
+        self.coalesced += other.coalesced;
+        self.busy += other.busy;
+        self.failed += other.failed;
+    }
+}
+
 pub use api::MoveApi;
 pub use api::marker;

@@ -8,13 +8,16 @@
 //! - [`contract`]: the activities, as one table of names, inputs and outputs;
 //! - [`input`]: what starts and steers a move, as its caller writes it;
 //! - [`org_move`]: the walk `active → draining → cut_over → finalized`, and its ways out;
-//! - [`sweep`]: the schedule that ends what nobody ends.
+//! - [`sweep`]: the schedule that ends what nobody ends;
+//! - [`outbox`]: the schedule that delivers what the control database's outbox still holds.
 
 pub mod contract;
 pub mod input;
 pub mod org_move;
+pub mod outbox;
 pub mod queue;
 pub mod sweep;
 
 pub use org_move::OrgMove;
+pub use outbox::OutboxDrain;
 pub use sweep::Sweep;

@@ -156,6 +156,12 @@ impl<S: Silo> Drain<S> {
         &self.registry
     }
 
+    /// The SQL of a drain, a statement each, with what it does and what its parameters are.
+    #[must_use]
+    pub fn sql(&self) -> String {
+        self.statements.described()
+    }
+
     pub(crate) fn option_source(&self) -> &dyn Options {
         &*self.options
     }

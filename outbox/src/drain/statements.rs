@@ -182,6 +182,43 @@ impl Statements {
     }
 }
 
+impl Statements {
+    /// The statements of a scheduled visit in their order, each with a comment.
+    pub(super) fn described(&self) -> String {
+        let visit = [
+            (
+                "The shards and whether each is due. Parameters: a shard to begin behind, an id, how \
+                 many, the lowest and the highest id of the partition",
+                &self.shards,
+            ),
+            (
+                "Takes a shard that is due and puts its head off. Parameters: the shard, its lock",
+                &self.take,
+            ),
+            ("Locks the head. Parameters: the shard", &self.lock_head),
+            (
+                "The next messages. Parameters: the shard, the highest id, rows to look at, messages \
+                 to choose, bytes of payload",
+                &self.choose,
+            ),
+            (
+                "Deletes what was delivered. Parameters: the ids",
+                &self.delete,
+            ),
+            (
+                "Puts the next head off. Parameters: the shard, seconds",
+                &self.put_off_head,
+            ),
+            (
+                "Puts a shard off after a failure. Parameters: the shard, seconds, rows",
+                &self.put_off_shard,
+            ),
+        ];
+        let visit = visit.map(|(what, sql)| format!("-- {what}\n{sql};\n"));
+        visit.join("\n")
+    }
+}
+
 fn lockable(name: &str, all: &str) -> String {
     format!("select extract(epoch from {NEXT_DELAY})::float8, {DUE} from {name} {all} limit 1")
 }

@@ -168,6 +168,18 @@ impl MoveApi {
         unimplemented!()
     }
 
+    /// Cuts the range of ids of the control database's outbox into parts.
+    #[activity(name = "outbox_partitions")]
+    pub fn outbox_partitions(input: OutboxInput) -> Result<OutboxParts, ActivityError> {
+        unimplemented!()
+    }
+
+    /// Delivers what is due in one part of it.
+    #[activity(name = "outbox_partition")]
+    pub fn outbox_partition(input: OutboxPart) -> Result<OutboxDrained, ActivityError> {
+        unimplemented!()
+    }
+
     /// Ends moves that nobody drives any more.
     #[activity(name = "sweep")]
     pub fn sweep(input: SweepInput) -> Result<SweepOutput, ActivityError> {
@@ -179,7 +191,8 @@ impl MoveApi {
 pub mod marker {
     pub use super::move_api::{
         Adopt, BeginAbort, BeginEvict, CloseTail, ConcludeAbort, CopyObjects, Drain, DropSlots,
-        Evict, EvictObjects, Fail, Fence, Finalize, Flip, Hold, Preflight, Readiness, Register,
-        Reopen, RollCall, Scrub, ScrubObjects, Seal, Snapshot, Stream, Sweep, Verify,
+        Evict, EvictObjects, Fail, Fence, Finalize, Flip, Hold, OutboxPartition, OutboxPartitions,
+        Preflight, Readiness, Register, Reopen, RollCall, Scrub, ScrubObjects, Seal, Snapshot,
+        Stream, Sweep, Verify,
     };
 }
