@@ -23,8 +23,9 @@
 //!   is to last for the whole move. Raising again meanwhile keeps the distance; it cannot take back
 //!   what was given out.
 //! * Only the owner may alter a sequence. A role that merely may update it raises it without the
-//!   lock, and then by so much more ([`UNLOCKED_HEADROOM`]) that a concurrent `nextval` would have
-//!   to be called that often between two statements to be set back.
+//!   lock, looks and sets in one statement, and sets by so much more ([`UNLOCKED_HEADROOM`]),
+//!   however few ids are left, that it would be set back only if others took that many ids while
+//!   that statement runs.
 //! * Ids that a session on the sink has cached (`cache` above 1) are below the goal and may be
 //!   taken: such an insert fails, and its retry works. Preflight warns of it.
 //! * Ids outside the range of the sink's sequence, or outside of the range that the fleet gives to
@@ -53,7 +54,8 @@ const SHARES: i128 = 256;
 /// But never less than so many calls of `nextval`, if that is what is asked for.
 const LEAST_SHARE: i64 = 10_000;
 
-/// How much further a sequence is raised when it cannot be locked, in calls of `nextval`.
+/// How much further than where it stands, and than what is wanted, a sequence is raised when it cannot
+/// be locked: in turns, each of as many ids as a session takes at once.
 pub const UNLOCKED_HEADROOM: i64 = 10_000;
 
 /// How long one attempt waits for the lock; inserts wait as long.
@@ -380,15 +382,40 @@ enum Step {
     Exhausted { goal: i64 },
 }
 
+/// How far a sequence is raised.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    /// Calls of `nextval` beyond what was used: less if few ids are left.
+    headroom: i64,
+    /// Ids beyond that and beyond where the sequence stands, if it is raised at all: never less.
+    margin: i64,
+}
+
+impl Reach {
+    fn locked(headroom: i64) -> Self {
+        Self {
+            headroom,
+            margin: 0,
+        }
+    }
+
+    fn unlocked(headroom: i64, feed: &Feed) -> Self {
+        Self {
+            headroom,
+            margin: UNLOCKED_HEADROOM.saturating_mul(feed.cache.max(1)),
+        }
+    }
+}
+
 /// Decides. A goal keeps the sequence's own rhythm: it is `last_value` plus a whole number of
 /// increments, so that two sequences that share out odd and even ids go on doing so.
-fn step(feed: &Feed, now: Standing, used: Option<i64>, headroom: i64) -> Step {
+fn step(feed: &Feed, now: Standing, used: Option<i64>, reach: Reach) -> Step {
     let Some(used) = used else { return Step::Leave };
     let (increment, last) = (i128::from(feed.increment), i128::from(now.last_value));
     let (size, toward) = (increment.abs(), increment.signum());
     let left = (i128::from(end(feed)) - i128::from(used)) * toward / size;
     let most = i128::from(LEAST_SHARE).max(left / SHARES);
-    let wanted = i128::from(used) + i128::from(headroom).min(most) * increment;
+    let wanted = i128::from(used) + i128::from(reach.headroom).min(most) * increment;
     // How far what is wanted lies ahead of where the sequence stands.
     let ahead = (wanted - last) * toward;
     let next_is_past = if now.is_called {
@@ -399,7 +426,7 @@ fn step(feed: &Feed, now: Standing, used: Option<i64>, headroom: i64) -> Step {
     if next_is_past {
         return Step::Leave;
     }
-    let calls = (ahead + size - 1).div_euclid(size);
+    let calls = (ahead + size - 1).div_euclid(size) + i128::from(reach.margin);
     let goal = last + calls * increment;
     let (least, greatest) = (i128::from(feed.range.0), i128::from(feed.range.1));
     match i64::try_from(goal) {
@@ -420,7 +447,7 @@ async fn raise_one(
     let doing = || format!("raise sequence {}.{}", feed.schema, feed.name);
     // Most often there is nothing to do, and then nobody need wait.
     let now = standing(sink, feed).await.doing(doing())?;
-    if step(feed, now, used, headroom) == Step::Leave {
+    if step(feed, now, used, Reach::locked(headroom)) == Step::Leave {
         return Ok(Raised::Ahead { at: now.last_value });
     }
     let mut attempts = LOCK_ATTEMPTS;
@@ -459,7 +486,7 @@ async fn raise_locked(
     ))
     .await?;
     let now = standing(&tx, feed).await?;
-    let raised = match step(feed, now, used, headroom) {
+    let raised = match step(feed, now, used, Reach::locked(headroom)) {
         Step::Leave => Raised::Ahead { at: now.last_value },
         Step::Exhausted { goal } => Raised::Exhausted {
             goal,
@@ -487,23 +514,38 @@ async fn raise_unlocked(
 ) -> std::result::Result<Raised, tokio_postgres::Error> {
     let tx = sink.transaction().await?;
     let now = standing(&tx, feed).await?;
-    let raised = match step(feed, now, used, headroom.saturating_add(UNLOCKED_HEADROOM)) {
+    let raised = match step(feed, now, used, Reach::unlocked(headroom, feed)) {
         Step::Leave => Raised::Ahead { at: now.last_value },
         Step::Exhausted { goal } => Raised::Exhausted {
             goal,
             end: end(feed),
         },
-        Step::Set(to) => {
-            set(&tx, &sequence(feed), to).await?;
-            Raised::Raised {
-                from: now.last_value,
-                to,
-                locked: false,
-            }
-        }
+        Step::Set(to) => Raised::Raised {
+            from: now.last_value,
+            to: set_from_where_it_stands(&tx, feed, to, now.last_value).await?,
+            locked: false,
+        },
     };
     tx.commit().await?;
     Ok(raised)
+}
+
+/// Sets as far beyond where the sequence stands by now as `to` is beyond where it was `seen`; where it
+/// stands then.
+async fn set_from_where_it_stands(
+    tx: &Transaction<'_>,
+    feed: &Feed,
+    to: i64,
+    seen: i64,
+) -> std::result::Result<i64, tokio_postgres::Error> {
+    let sequence = sequence(feed);
+    let sql = format!(
+        "select pg_catalog.setval($1::text::regclass, $2::int8 + (s.last_value - $3::int8), true)
+           from {sequence} as s"
+    );
+    tx.query_one(&sql, &[&sequence, &to, &seen])
+        .await?
+        .try_get(0)
 }
 
 async fn set(
@@ -568,12 +610,16 @@ mod tests {
         is_called: false,
     };
 
+    fn raised(feed: &Feed, now: Standing, used: Option<i64>, headroom: i64) -> Step {
+        step(feed, now, used, Reach::locked(headroom))
+    }
+
     #[test]
     fn a_sequence_that_is_ahead_is_left_alone() {
         let feed = feed(1, (1, 1000));
-        assert_eq!(step(&feed, called(15), Some(10), 5), Step::Leave);
-        assert_eq!(step(&feed, called(10), None, 5), Step::Leave);
-        assert_eq!(step(&feed, FRESH, None, 5), Step::Leave);
+        assert_eq!(raised(&feed, called(15), Some(10), 5), Step::Leave);
+        assert_eq!(raised(&feed, called(10), None, 5), Step::Leave);
+        assert_eq!(raised(&feed, FRESH, None, 5), Step::Leave);
     }
 
     /// Guards promise 1: the next id of another tenant is neither one that moved in nor one that
@@ -581,11 +627,11 @@ mod tests {
     #[test]
     fn the_next_value_is_past_what_was_used_and_the_headroom() {
         let feed = feed(1, (1, 1000));
-        assert_eq!(step(&feed, called(10), Some(10), 5), Step::Set(15));
-        assert_eq!(step(&feed, called(10), Some(11), 5), Step::Set(16));
+        assert_eq!(raised(&feed, called(10), Some(10), 5), Step::Set(15));
+        assert_eq!(raised(&feed, called(10), Some(11), 5), Step::Set(16));
         // A fresh sequence would give 1 itself.
-        assert_eq!(step(&feed, FRESH, Some(1), 0), Step::Set(1));
-        assert_eq!(step(&feed, called(15), Some(10), 5), Step::Leave);
+        assert_eq!(raised(&feed, FRESH, Some(1), 0), Step::Set(1));
+        assert_eq!(raised(&feed, called(15), Some(10), 5), Step::Leave);
     }
 
     /// A headroom for the ids of a `bigint` does not use up those of an `integer`.
@@ -594,36 +640,63 @@ mod tests {
         let (wide, narrow) = (feed(1, (1, i64::MAX)), feed(1, (1, 2_560_001)));
         let headroom = 1_000_000_000;
         assert_eq!(
-            step(&wide, called(1), Some(1), headroom),
+            raised(&wide, called(1), Some(1), headroom),
             Step::Set(1_000_000_001)
         );
         assert_eq!(
-            step(&narrow, called(1), Some(1), headroom),
+            raised(&narrow, called(1), Some(1), headroom),
             Step::Set(10_001)
         );
-        assert_eq!(step(&narrow, called(1), Some(1), 5), Step::Set(6));
+        assert_eq!(raised(&narrow, called(1), Some(1), 5), Step::Set(6));
+    }
+
+    /// Guards the ids that are given out while a sequence is raised that cannot be locked: however few
+    /// are left, and however near the goal, it is set far beyond where it stands.
+    #[test]
+    fn without_a_lock_a_sequence_is_set_far_beyond_where_it_stands() {
+        for (increment, range, cache, stands) in [
+            (1, (1, 2_147_483_647), 1, 1),
+            (1, (1, 2_147_483_647), 50, 8_388_600),
+            (2, (1, 2_560_001), 1, 10_001),
+            (-1, (-2_560_001, -1), 20, -10_000),
+        ] {
+            let feed = Feed {
+                cache,
+                ..feed(increment, range)
+            };
+            let reach = Reach::unlocked(1_000_000_000, &feed);
+            let step = step(&feed, called(stands), Some(increment), reach);
+            let Step::Set(to) = step else {
+                panic!("{step:?}");
+            };
+            let ids = (to - stands) / increment;
+            assert!(
+                ids >= UNLOCKED_HEADROOM * cache,
+                "{increment} {cache}: {ids}"
+            );
+        }
     }
 
     #[test]
     fn a_sequence_keeps_its_rhythm_and_its_direction() {
         let odd = feed(2, (1, 1000));
-        assert_eq!(step(&odd, called(11), Some(12), 0), Step::Leave);
-        assert_eq!(step(&odd, called(11), Some(20), 0), Step::Set(21));
+        assert_eq!(raised(&odd, called(11), Some(12), 0), Step::Leave);
+        assert_eq!(raised(&odd, called(11), Some(20), 0), Step::Set(21));
         let down = feed(-1, (-1000, -1));
-        assert_eq!(step(&down, called(-10), Some(-20), 5), Step::Set(-25));
-        assert_eq!(step(&down, called(-30), Some(-20), 5), Step::Leave);
+        assert_eq!(raised(&down, called(-10), Some(-20), 5), Step::Set(-25));
+        assert_eq!(raised(&down, called(-30), Some(-20), 5), Step::Leave);
     }
 
     #[test]
     fn past_its_end_a_sequence_is_reported_and_not_set() {
         assert_eq!(
-            step(&feed(1, (1, 100)), called(1), Some(99), 5),
+            raised(&feed(1, (1, 100)), called(1), Some(99), 5),
             Step::Exhausted { goal: 104 }
         );
         let whole = feed(1, (1, i64::MAX));
         let goal = i64::MAX;
         assert_eq!(
-            step(&whole, called(1), Some(goal), 5),
+            raised(&whole, called(1), Some(goal), 5),
             Step::Exhausted { goal }
         );
     }

@@ -25,8 +25,26 @@ struct ForeignKey {
     columns: Vec<String>,
     /// As `pg_constraint.confdeltype` has it.
     on_delete: String,
+    /// As `pg_constraint.confupdtype` has it.
+    on_update: String,
     validated: bool,
     deferrable: bool,
+}
+
+impl ForeignKey {
+    /// What it does to the rows that reference one that is deleted or gets another key.
+    fn action(&self) -> Option<String> {
+        let does = |action: &str| match action {
+            "c" => Some("cascade"),
+            "n" => Some("set null"),
+            "d" => Some("set default"),
+            _ => None,
+        };
+        let on_delete = does(&self.on_delete).map(|does| format!("on delete {does}"));
+        let on_update = does(&self.on_update).map(|does| format!("on update {does}"));
+        let both: Vec<String> = on_delete.into_iter().chain(on_update).collect();
+        (!both.is_empty()).then(|| both.join(" "))
+    }
 }
 
 /// A trigger or a rule of a moved table that a user made.
@@ -118,7 +136,7 @@ select c.conname::text, child.place, parent.place,
        array(select a.attname::text from unnest(c.conkey) with ordinality as k(number, place)
                join pg_catalog.pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number
               order by k.place),
-       c.confdeltype::text, c.convalidated, c.condeferrable
+       c.confdeltype::text, c.convalidated, c.condeferrable, c.confupdtype::text
   from pg_catalog.pg_constraint c
   join pg_catalog.pg_class cc on cc.oid = c.conrelid
   join pg_catalog.pg_namespace cn on cn.oid = cc.relnamespace
@@ -154,6 +172,7 @@ fn foreign_key(
         on_delete: row.try_get(6)?,
         validated: row.try_get(7)?,
         deferrable: row.try_get(8)?,
+        on_update: row.try_get(9)?,
     })
 }
 
@@ -214,9 +233,8 @@ async fn writes_as_origin(open: &Open<'_>) -> Result<Finding> {
         "writes-as-origin",
         open.place.clone(),
         format!("role {role} may not set session_replication_role"),
-        "Triggers and foreign keys act on moved rows, though they have acted on the source; and where \
-         a foreign key is not deferrable, a parent that leaves the organization before its children \
-         fails the move",
+        "Triggers and foreign keys act on moved rows, though they have acted on the source; and a row \
+         that a foreign key refuses, and that cannot be deferred, fails the move",
     );
     Ok(finding.mend(mend))
 }
@@ -478,8 +496,43 @@ fn from_inside(
                 quote_ident(&key.name)
             )))
         }
+        Some(parent) if !as_replica => acting(key, moved.get(child)?, moved.get(parent)?, place),
         Some(_) => None,
     }
+}
+
+/// A foreign key of the sink that would change rows which the log tells of as well, or which it does
+/// not. Along the edge that scopes the child there is nothing left for it to do: the mover takes a
+/// parent's subtree away before the parent; and the keys of the spine do not change.
+fn acting(
+    key: &ForeignKey,
+    child: &Table,
+    parent: &Table,
+    place: &dyn Fn(&TableName) -> Place,
+) -> Option<Finding> {
+    let action = key.action()?;
+    let scopes = child
+        .scope_edge()
+        .is_some_and(|edge| edge.parent == parent.name && key.columns == [edge.column.as_str()]);
+    if scopes || parent.is_static || parent.scope == Scope::Root {
+        return None;
+    }
+    let finding = Finding::refuse(
+        "foreign-key-acts",
+        place(&child.name),
+        format!(
+            "it references {} ({}), {action}, and our role cannot keep that from acting",
+            parent.name, key.name
+        ),
+        "It would change or delete rows of the organization on its own account, and what the source \
+         did with them would not be found",
+    );
+    Some(finding.mend(format!(
+        "let our role set session_replication_role; or, for the time of the move, alter table {} \
+         drop constraint {}",
+        qualified(&child.name),
+        quote_ident(&key.name)
+    )))
 }
 
 fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {

@@ -37,7 +37,7 @@ pub(super) struct Comparison {
     pub(super) equals: String,
     /// What the text is cast to.
     pub(super) type_name: String,
-    /// What makes the column comparable with one of another collation.
+    /// What makes a column of another collation comparable with it, put after that.
     pub(super) collate: String,
 }
 
@@ -176,12 +176,13 @@ fn below(
     let select = |what: &str| format!("select {what} from {from} as t where {condition}");
     selects.push((index, select(&reading.columns)));
     for child in &table.children {
+        let tie = &tables.all[child.table].reading.tie;
         let keys: Vec<String> = reading
             .key
             .iter()
-            .map(|key| select(&format!("t.{}{}", key.column, key.collate)))
+            .map(|key| select(&format!("t.{}{}", key.column, tie.collate)))
             .collect();
-        let hangs = tables.all[child.table].reading.tie.is_among(&keys.join(""));
+        let hangs = tie.is_among(&keys.join(""));
         below(tables, child.table, &hangs, selects);
     }
 }

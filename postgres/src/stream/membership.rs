@@ -189,6 +189,15 @@ impl Membership {
         }
     }
 
+    /// A parent is no longer the organization's, and nothing hangs on it any more. Its id may be used
+    /// again in this transaction.
+    pub(super) fn remove(&mut self, table: TableIndex, id: &[u8]) {
+        if let Some(parent) = &mut self.parents[table] {
+            parent.ids.remove(id);
+            parent.gone.insert(id);
+        }
+    }
+
     /// Whether the parent's id left in this transaction, and is used again now.
     pub(super) fn comes_back(&mut self, table: TableIndex, id: &[u8]) -> bool {
         self.parents[table].as_mut().is_some_and(|parent| {
@@ -198,13 +207,6 @@ impl Membership {
             }
             gone
         })
-    }
-
-    /// A parent went with its own parent.
-    pub(super) fn remove(&mut self, table: TableIndex, id: &[u8]) {
-        if let Some(parent) = &mut self.parents[table] {
-            parent.ids.remove(id);
-        }
     }
 
     /// A row with this parent was applied before any row on the sink ties it to the organization.

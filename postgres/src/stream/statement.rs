@@ -259,27 +259,35 @@ pub(super) fn subtree_deletes(tables: &Tables, parent: TableIndex) -> Vec<Subtre
     deletes
 }
 
-/// `keys` selects the keys of the rows of `parent` that go; without it they are the parameter.
+/// `selected` is what selects the rows of `parent` that go; without it their keys are the parameter.
 fn below(
     tables: &Tables,
     parent: TableIndex,
-    keys: Option<&str>,
+    selected: Option<&str>,
     deletes: &mut Vec<SubtreeDelete>,
 ) {
+    let key = |table: &Table| quote_ident(&table.key_column().name);
     for child in &tables.all[parent].children {
         let table = &tables.all[child.table];
-        let column = quote_ident(&table.columns[child.column].name);
-        let goes = match keys {
-            Some(keys) => format!("t.{column} in ({keys})"),
+        let edge = &table.columns[child.column];
+        let column = quote_ident(&edge.name);
+        let goes = match selected {
+            // The two columns may be of different collations.
+            Some(selected) => format!(
+                "t.{column} in (select t.{}{} {selected})",
+                key(&tables.all[parent]),
+                edge.collate
+            ),
             None => format!("t.{column} = any($1::text[]::{}[])", table.tie_type),
         };
-        let sql_name = &table.sql_name;
-        let mut sql = format!("delete from {sql_name} as t where {goes}");
+        let selected = format!("from {} as t where {goes}", table.sql_name);
+        let mut sql = format!("delete {selected}");
         if table.is_parent() {
-            let key = quote_ident(&table.key_column().name);
-            let keys = format!("select t.{key} from {sql_name} as t where {goes}");
-            below(tables, child.table, Some(&keys), deletes);
-            sql.push_str(&format!(" returning pg_catalog.format('%s', t.{key})"));
+            below(tables, child.table, Some(&selected), deletes);
+            sql.push_str(&format!(
+                " returning pg_catalog.format('%s', t.{})",
+                key(table)
+            ));
         }
         deletes.push(SubtreeDelete {
             table: child.table,

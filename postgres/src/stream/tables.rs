@@ -97,6 +97,8 @@ pub(super) struct Column {
     pub(super) sink_type: String,
     /// The operator by which two values of it are one key.
     pub(super) equals: String,
+    /// What makes a column of another collation comparable with it on the sink, put after that.
+    pub(super) collate: String,
     /// Whether it is of the key.
     pub(super) in_key: bool,
     /// Whether the source's log has its old value in every update and delete.
@@ -539,6 +541,7 @@ fn columns(
             name: given.name.clone(),
             sink_type: there.type_name.clone(),
             equals: there.equals.clone(),
+            collate: there.collate(),
             in_key: table.primary_key.contains(&given.name),
             in_identity: source.identity_covers(&given.name),
             identity_always: there.identity == Identity::Always,

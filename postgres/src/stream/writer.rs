@@ -77,8 +77,6 @@ pub(super) struct SoFar {
     newcomers: BTreeMap<TableIndex, BTreeSet<String>>,
     /// The source transaction at hand.
     at: Option<LastChange>,
-    /// Whether a parent left in it.
-    parent_left: bool,
 }
 
 impl Writer<'_> {
@@ -96,7 +94,6 @@ impl Writer<'_> {
                 }
             })?,
         });
-        self.so_far.parent_left = false;
         plan(self.tables, self.membership, transaction).await?;
         let mut replay = transaction.recording.replay();
         let mut frames = 0;
@@ -344,10 +341,10 @@ impl Writer<'_> {
         let missing = Missing::Fatal(Reason::RowMissing);
         let (old, new) = (old_key(table, change)?, new_key(table, change)?);
         self.come_back(change.table, &new[0]).await?;
+        self.empty_first(change.table, &old[0]).await?;
         self.set(table, change, Operation::Rekey, row, missing)
             .await?;
-        self.membership.depart(change.table, &old[0]);
-        self.note_left_behind(table, change.table, &old[0]);
+        self.left(table, change.table, &old[0]).await?;
         self.membership.insert(change.table, &new[0]);
         if row == Row::Partial && !self.so_far.wanted.is_empty() {
             // It may be one of the rows that are still to be fetched.
@@ -364,9 +361,6 @@ impl Writer<'_> {
     ) -> Result<(), StreamError> {
         let key = old_key(table, change)?;
         let params = key.into_iter().map(Param::Text).collect();
-        // The sink's own cascade may have come first.
-        let cascaded = self.cascades && self.so_far.parent_left;
-        let missing = if cascaded { Missing::Fine } else { missing };
         self.write(table, change, Verb::Delete, params, missing)
             .await
     }
@@ -374,13 +368,46 @@ impl Writer<'_> {
     async fn delete_parent(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
         let key = old_key(table, change)?;
         let missing = Missing::Fatal(Reason::RowMissing);
+        self.empty_first(change.table, &key[0]).await?;
         self.delete(table, change, missing).await?;
-        self.membership.depart(change.table, &key[0]);
-        self.so_far.parent_left = true;
-        self.note_left_behind(table, change.table, &key[0]);
+        self.left(table, change.table, &key[0]).await?;
         if self.membership.departed_total() >= DEPARTED_MAX {
             self.delete_subtrees().await?;
         }
+        Ok(())
+    }
+
+    /// Where the sink's foreign keys act, what hangs on a parent goes before it leaves: else a key
+    /// would refuse that, or do with the children what it says, behind the membership's back. Those
+    /// that the transaction moves elsewhere come again like any that enter.
+    async fn empty_first(&mut self, parent: TableIndex, id: &[u8]) -> Result<(), StreamError> {
+        if !self.cascades {
+            return Ok(());
+        }
+        self.settle().await?;
+        let ids = [String::from_utf8_lossy(id).into_owned()];
+        for delete in subtree_deletes(self.tables, parent) {
+            self.delete_below(delete.table, &delete.sql, &ids).await?;
+        }
+        Ok(())
+    }
+
+    /// A parent's id is no longer the organization's. What hangs on it goes with the transaction's end,
+    /// if it did not go first.
+    async fn left(
+        &mut self,
+        table: &Table,
+        parent: TableIndex,
+        id: &[u8],
+    ) -> Result<(), StreamError> {
+        if self.cascades {
+            self.membership.remove(parent, id);
+            let ids = [String::from_utf8_lossy(id).into_owned()];
+            self.refuse_others(parent, &ids).await?;
+        } else {
+            self.membership.depart(parent, id);
+        }
+        self.note_left_behind(table, parent, id);
         Ok(())
     }
 
@@ -422,6 +449,7 @@ impl Writer<'_> {
         if self.so_far.wanted.is_empty() {
             return Ok(());
         }
+        self.settle().await?;
         let table = &self.tables.all[index];
         let doing = || format!("look whose the ids of {} are on the sink", table.name);
         let sql = others_sql(table);

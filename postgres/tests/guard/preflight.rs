@@ -830,6 +830,59 @@ ledger: {{dsn: {}}}
     found(&report, "writes-as-origin");
 }
 
+/// Guards promise 1: what a foreign key of the sink does on its own account to the organization's rows
+/// is in no log. Where our role cannot keep it from acting it is refused, by name; where there is
+/// nothing for it to do, or our role can, it is not.
+#[tokio::test]
+async fn a_foreign_key_that_acts_on_its_own_is_refused() {
+    let (source, _) = pair().await;
+    let sink = Cell::new(PgVersion::V15).await;
+    let (plain, plain_dsn) = role(&sink).await;
+    sink.run(&format!(
+        "grant all on all tables in schema public to {plain};
+         grant all on all sequences in schema public to {plain};
+         grant create on database {} to {plain}",
+        sink.database
+    ))
+    .await;
+    for (table, column, parent, acts) in [
+        ("\"group\"", "release_id", "release", true),
+        ("event", "group_id", "\"group\"", false),
+        ("\"group\"", "project_id", "project", false),
+    ] {
+        let name = format!("{}_{column}_fkey", table.replace('"', ""));
+        for action in [
+            "on delete set null",
+            "on delete set default",
+            "on delete cascade",
+            "on update set null",
+            "on update cascade",
+            "on delete cascade on update set default deferrable",
+            "on delete restrict",
+        ] {
+            sink.run(&format!(
+                "alter table {table} drop constraint {name},
+                 add foreign key ({column}) references {parent} {action}"
+            ))
+            .await;
+            let report = check_dsns(&source.dsn, &plain_dsn).await;
+            let refused: Vec<&str> = report.refusals().map(|finding| &*finding.code).collect();
+            let expected: &[&str] = if acts && action != "on delete restrict" {
+                &["foreign-key-acts"]
+            } else {
+                &[]
+            };
+            assert_eq!(refused, expected, "{table} {action}");
+            if let [_] = expected {
+                let told = found(&report, "foreign-key-acts");
+                let said = action.trim_end_matches(" deferrable");
+                assert!(told.what.contains(&format!("({name}), {said}, ")), "{told}");
+            }
+            assert!(!check_dsns(&source.dsn, &sink.dsn).await.refuses());
+        }
+    }
+}
+
 const STORES: &str = "
 root: organization
 stores: {main: {type: postgres}, side: {type: postgres}, third: {type: postgres}}

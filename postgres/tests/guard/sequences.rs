@@ -1,7 +1,10 @@
 //! The sink's sequences are ahead of what moves in, whoever uses them meanwhile.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use monarch_harness::{PgVersion, fresh_name};
-use monarch_postgres::sequences::{self, Fed, Raised};
+use monarch_postgres::sequences::{self, Fed, Raised, UNLOCKED_HEADROOM};
 use monarch_postgres::{Session, sequences::Outcome};
 
 use crate::cells::{Cell, fill, graph, scope, session, spine, store};
@@ -26,13 +29,12 @@ async fn raise(source: &Session, sink: &mut Session, headroom: u32) -> Vec<Outco
 }
 
 async fn next(cell: &Cell<'_>, sequence: &str) -> i64 {
-    let sql = format!("select nextval('{sequence}')");
-    cell.admin()
-        .await
-        .query_one(&sql, &[])
-        .await
-        .unwrap()
-        .get(0)
+    one(cell, &format!("select nextval('{sequence}')")).await
+}
+
+async fn one(cell: &Cell<'_>, sql: &str) -> i64 {
+    let row = cell.admin().await.query_one(sql, &[]).await;
+    row.unwrap().get(0)
 }
 
 fn of<'a>(outcomes: &'a [Outcome], table: &str) -> &'a Raised {
@@ -128,6 +130,38 @@ async fn a_sequence_that_ends_before_its_goal_is_reported() {
     assert_eq!(next(&sink, "event_id_seq").await, 1);
 }
 
+/// What tenants of the sink are given who ask for ids all the while that `raising` runs.
+async fn ids_given_out(sink: &Cell<'_>, raising: impl Future<Output = ()>) -> Vec<i64> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let (dsn, stop) = (sink.dsn.clone(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let session = session(&dsn).await;
+                let mut ids = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let sql = "select nextval('public.event_id_seq')::bigint";
+                    ids.push(session.query_one(sql, &[]).await.unwrap().get::<_, i64>(0));
+                }
+                ids
+            })
+        })
+        .collect();
+    raising.await;
+    stop.store(true, Ordering::Relaxed);
+    let mut ids = Vec::new();
+    for worker in busy {
+        ids.extend(worker.await.unwrap());
+    }
+    ids
+}
+
+fn assert_all_different(ids: &[i64]) {
+    let distinct: std::collections::BTreeSet<i64> = ids.iter().copied().collect();
+    assert!(!ids.is_empty());
+    assert_eq!(distinct.len(), ids.len());
+}
+
 /// Guards promise 1 under load: with inserts running beside it, no id is ever given out twice.
 #[tokio::test]
 async fn ids_given_out_while_a_sequence_is_raised_are_all_different() {
@@ -136,31 +170,58 @@ async fn ids_given_out_while_a_sequence_is_raised_are_all_different() {
         Cell::new(PgVersion::V16).await,
     );
     source.run(&fill(1, 7, 50)).await;
-    let busy: Vec<_> = (0..4)
-        .map(|_| {
-            let dsn = sink.dsn.clone();
-            tokio::spawn(async move {
-                let session = session(&dsn).await;
-                let mut ids = Vec::new();
-                for _ in 0..300 {
-                    let sql = "select nextval('public.event_id_seq')";
-                    ids.push(session.query_one(sql, &[]).await.unwrap().get::<_, i64>(0));
-                }
-                ids
-            })
-        })
-        .collect();
     let (from, mut to) = (source.session().await, sink.session().await);
-    for headroom in 0..20 {
-        source.run("select nextval('event_id_seq')").await;
-        raise(&from, &mut to, headroom * 7).await;
-    }
-    let mut ids = Vec::new();
-    for worker in busy {
-        ids.extend(worker.await.unwrap());
-    }
-    let distinct: std::collections::BTreeSet<i64> = ids.iter().copied().collect();
-    assert_eq!(distinct.len(), ids.len());
+    let raising = async {
+        for headroom in 0..20 {
+            source.run("select nextval('event_id_seq')").await;
+            raise(&from, &mut to, headroom * 7).await;
+        }
+    };
+    assert_all_different(&ids_given_out(&sink, raising).await);
+}
+
+/// Guards the same where the sequence cannot be locked, and where few ids are left, so that the
+/// headroom is a small share of them: each raise comes while the sequence stands just short of it.
+#[tokio::test]
+async fn ids_of_a_small_range_are_all_different_though_nobody_can_lock() {
+    let (source, sink) = (
+        Cell::new(PgVersion::V16).await,
+        Cell::new(PgVersion::V16).await,
+    );
+    source.run(&fill(1, 7, 50)).await;
+    sink.run("alter sequence event_id_seq as integer").await;
+    let (from, mut to) = (source.session().await, of_no_owner(&sink).await);
+    let mut raised = 0;
+    let raising = async {
+        for _ in 0..60 {
+            // So that the goal lies a little ahead of where the sink's sequence stands.
+            let stands = one(&sink, "select last_value from event_id_seq").await;
+            let share = (i64::from(i32::MAX) - stands) / 255;
+            let used = (stands - share + 2000).max(1_000_400);
+            source
+                .run(&format!("select setval('event_id_seq', {used})"))
+                .await;
+            let outcomes = raise(&from, &mut to, u32::MAX).await;
+            if let Raised::Raised { from, to, locked } = of(&outcomes, "event") {
+                assert!(!locked && to - from >= UNLOCKED_HEADROOM, "{from} {to}");
+                raised += 1;
+            }
+        }
+    };
+    assert_all_different(&ids_given_out(&sink, raising).await);
+    assert!(raised > 10, "{raised}");
+}
+
+/// A session of a role that may raise every sequence and owns none.
+async fn of_no_owner(sink: &Cell<'_>) -> Session {
+    let role = fresh_name("role");
+    sink.run(&format!(
+        "create role {role} login password 'x';
+         grant select, update, usage on all sequences in schema public to {role};"
+    ))
+    .await;
+    let dsn = sink.dsn.replace("user=postgres", &format!("user={role}"));
+    session(&dsn.replace(monarch_harness::PASSWORD, "x")).await
 }
 
 /// A role that may update a sequence but does not own it raises it by far more, and says so.
@@ -171,14 +232,7 @@ async fn without_ownership_a_sequence_is_raised_unlocked_and_further() {
         Cell::new(PgVersion::V16).await,
     );
     source.run(&fill(1, 7, 50)).await;
-    let role = fresh_name("role");
-    sink.run(&format!(
-        "create role {role} login password 'x';
-         grant select, update, usage on all sequences in schema public to {role};"
-    ))
-    .await;
-    let dsn = sink.dsn.replace("user=postgres", &format!("user={role}"));
-    let mut to = session(&dsn.replace(monarch_harness::PASSWORD, "x")).await;
+    let mut to = of_no_owner(&sink).await;
     let raised = raise(&source.session().await, &mut to, 100).await;
     let expected = Raised::Raised {
         from: 1,

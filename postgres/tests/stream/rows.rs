@@ -378,6 +378,89 @@ async fn a_plain_role_streams_too() {
         .await;
 }
 
+/// Where foreign keys of the sink act, each does nothing to what a parent leaves behind: it is gone
+/// before the parent is, and comes again if the transaction moved it elsewhere. Guards promise 1
+/// against keys that refuse, delete, or set to null, and against a membership that does not hear of
+/// it.
+#[tokio::test]
+async fn what_hangs_on_a_parent_goes_before_a_foreign_key_can_act() {
+    for action in [
+        "",
+        "on delete cascade on update cascade",
+        "on delete set null on update set null",
+        "on delete restrict on update restrict",
+    ] {
+        let mut world = World::new().await;
+        for (table, column, parent) in [
+            ("event", "group_id", "\"group\""),
+            ("thread", "group_id", "\"group\""),
+            ("reply", "thread_id", "thread"),
+        ] {
+            let sql = format!(
+                "alter table {table} drop constraint {table}_{column}_fkey,
+                 add foreign key ({column}) references {parent} {action}"
+            );
+            world.sink.batch_execute(&sql).await.unwrap();
+        }
+        world.as_plain_role().await;
+        world
+            .follows(&[
+                // A parent leaves, and what is halfway down is moved elsewhere behind it.
+                "begin; update \"group\" set project_id = 20 where id = 101;
+                 update thread set group_id = 102, title = 'moved' where group_id = 101;
+                 update event set group_id = 102, label = 'moved ' || id where id % 4 = 0
+                   and group_id = 101; commit",
+                // One leaves, and what is halfway down is changed later.
+                "update \"group\" set project_id = 20 where id = 103",
+                "update thread set title = 'not ours' where group_id = 103",
+                "update reply set body = 'not ours' where thread_id in
+                   (select id from thread where group_id = 103)",
+                // A key changes, and what hangs on it follows.
+                "begin; set constraints all deferred;
+                 update thread set id = '00000000-0000-4000-8000-00000000bbbb'
+                   where id = '00000000-0000-4000-8000-000000000102';
+                 update reply set thread_id = '00000000-0000-4000-8000-00000000bbbb'
+                   where thread_id = '00000000-0000-4000-8000-000000000102'; commit",
+                "delete from \"group\" where id = 104",
+            ])
+            .await;
+        let moved: i64 = one(
+            &world.sink,
+            "select count(*) from event where group_id is null",
+        )
+        .await;
+        assert_eq!(moved, 0, "{action}");
+    }
+}
+
+/// A parent goes with what it hangs on and comes again elsewhere in the same transaction; what hangs on
+/// it has waited, as a deferrable foreign key allows, and the log says nothing of it.
+#[tokio::test]
+async fn what_waits_for_a_parent_that_comes_again_is_kept() {
+    for plain in [false, true] {
+        let mut world = World::with(
+            "alter table reply drop constraint reply_thread_id_fkey,
+             add foreign key (thread_id) references thread deferrable",
+        )
+        .await;
+        if plain {
+            world.as_plain_role().await;
+        }
+        world
+            .follows(&["begin; set constraints all deferred;
+                 create temporary table kept on commit drop as
+                   select * from thread where group_id = 101;
+                 update \"group\" set project_id = 20 where id = 101;
+                 insert into reply select '1-more', id, 'r' from thread where group_id = 102;
+                 delete from thread where group_id = 101;
+                 insert into thread select id, 102, title from kept; commit"])
+            .await;
+        let kept = "select count(*) from reply r join thread t on t.id = r.thread_id
+                    where t.group_id = 102";
+        assert_eq!(one::<i64>(&world.sink, kept).await, 7);
+    }
+}
+
 /// Values keep their text through every type that Postgres prints.
 #[tokio::test]
 async fn odd_texts_arrive_as_they_are() {

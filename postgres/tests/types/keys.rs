@@ -169,6 +169,68 @@ async fn text_keys_under_different_collations_are_the_same_keys() {
     assert!(whole.comparison.is_equal(), "{:?}", whole.comparison);
 }
 
+/// Parents above parents with text keys, each under a collation of its own: what hangs two levels below
+/// a parent that leaves, enters, or gets another key is found by comparing columns, and not by luck.
+#[tokio::test]
+async fn text_keys_over_two_levels_are_the_same_keys() {
+    let case = Case {
+        manifest: "
+root: organization
+stores: {default: {type: postgres}}
+relationships:
+  organization: {store: default, primary_key: [id]}
+  folder: {store: default, primary_key: [id], refs: {organization_id: {parent: organization}}}
+  page: {store: default, primary_key: [id], refs: {folder_id: {parent: folder}}}
+  line: {store: default, primary_key: [page_id, n], refs: {page_id: {parent: page}}}
+",
+        schema: "
+create table organization (id text primary key);
+create table folder (id text primary key, organization_id text);
+create table page (id varchar(20) primary key, folder_id varchar(20), body text);
+create table line (page_id text, n int, body text, primary key (page_id, n))",
+        source: r#"alter table page alter id type varchar(20) collate "POSIX";
+            alter table line alter page_id type text collate "ucs_basic""#,
+        sink: r#"alter table folder alter id type text collate "und-x-icu";
+            alter table page alter folder_id type varchar(20) collate "sv-x-icu",
+              alter id type varchar(20) collate "de-x-icu";
+            alter table line alter page_id type text collate "POSIX""#,
+        fill:
+            "insert into organization values ($ORG::text);
+            insert into folder select $ORG || '/ä' || n, $ORG::text
+              from generate_series(1, 5) n;
+            insert into page select $ORG || '-' || n, $ORG || '/ä' || 1 + n % 5, 'p'
+              from generate_series(1, 10) n;
+            insert into line select $ORG || '-' || 1 + n % 10, n, 'l' from generate_series(1, 40) n",
+        owned: &[
+            ("organization", "id = '$ORG'"),
+            ("folder", "organization_id = '$ORG'"),
+            (
+                "page",
+                "folder_id collate \"C\" in (select id from folder where organization_id = '$ORG')",
+            ),
+            (
+                "line",
+                "page_id collate \"C\" in (select p.id from page p join folder f
+                   on f.id collate \"C\" = p.folder_id where f.organization_id = '$ORG')",
+            ),
+        ],
+        ..Case::EMPTY
+    };
+    let mut it = Move::prepare(&case, PgVersion::V16, PgVersion::V15).await;
+    let whole = it
+        .whole(&[
+            "delete from folder where id = '1/ä1'",
+            "update folder set organization_id = '2' where id = '1/ä2'",
+            "update folder set organization_id = '1' where id = '2/ä3'",
+            "update folder set id = '1/ä9' where id = '1/ä3';
+             update page set folder_id = '1/ä9' where folder_id = '1/ä3' and id = '1-2'",
+            "update page set folder_id = '2/ä1' where id = '1-3';
+             update page set id = '1-x' where id = '1-7'",
+        ])
+        .await;
+    assert!(whole.comparison.is_equal(), "{:?}", whole.comparison);
+}
+
 /// Guards promise 1: a key that may be written in two ways cannot scope, since the log, the
 /// membership and the predicates would not agree on what it scopes; it is refused by name, before
 /// anything is made.
