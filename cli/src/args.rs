@@ -7,8 +7,8 @@ use monarch_config::Fleet;
 use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
-    blobs_verify, completions, config_check, control_init, histories_save, ledger_init, move_,
-    outbox, plan, preflight, sweep, worker,
+    blobs_verify, completions, config_check, control_init, histories_save, ledger_init, manifest,
+    move_, outbox, plan, preflight, sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -67,6 +67,9 @@ pub(crate) enum Command {
     /// The two files of the configuration
     #[command(subcommand)]
     Config(Config),
+    /// A manifest for a schema that is there already
+    #[command(subcommand)]
+    Manifest(manifest::Command),
     /// Looks at every database and bucket of a move and reports what would stop it
     Preflight(preflight::Arguments),
     /// Shows what a move would do, and changes nothing
@@ -233,6 +236,7 @@ mod tests {
 
         Commands:
           config       The two files of the configuration
+          manifest     A manifest for a schema that is there already
           preflight    Looks at every database and bucket of a move and reports what would stop it
           plan         Shows what a move would do, and changes nothing
           ledger       The ledger, where Monarch keeps what it knows of its moves

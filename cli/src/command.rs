@@ -8,6 +8,7 @@ pub(crate) mod control_init;
 pub(crate) mod demo;
 pub(crate) mod histories_save;
 pub(crate) mod ledger_init;
+pub(crate) mod manifest;
 pub(crate) mod move_;
 pub(crate) mod outbox;
 pub(crate) mod plan;
@@ -24,6 +25,7 @@ use crate::failure::Failure;
 pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Failure> {
     match command {
         Command::Config(Config::Check(arguments)) => config_check::run(&arguments, context),
+        Command::Manifest(command) => Box::pin(manifest::run(command, context)).await,
         Command::Preflight(arguments) => Box::pin(preflight::run(&arguments, context)).await,
         Command::Plan(arguments) => Box::pin(plan::run(&arguments, context)).await,
         Command::Ledger(Ledger::Init(arguments)) => ledger_init::run(&arguments, context).await,
