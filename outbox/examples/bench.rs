@@ -2,57 +2,85 @@
 //! `cargo run --release -p monarch-outbox --example bench -- QUEUED…`.
 //!
 //! For each length of the queue, messages drained per second with receivers that do nothing, by one
-//! drain and by eight, with every message its own and with a hundred coalesced into one; then how
-//! long a message takes that is delivered at its commit. The server is one of the harness, which does
-//! not sync to disk; drains and server share the machine's cores.
+//! drain and by eight: of shards with ten messages each and of shards with a thousand, and of the
+//! latter also with a hundred messages coalesced into one; then how long a message takes that is
+//! delivered at its commit. The server is one of the harness, which does not sync to disk; drains and
+//! server share the machine's cores.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, fresh_name};
-use monarch_outbox::{Cell, CellOutbox, Drain, Receivers, Registry, Table, sentry::Category};
+use monarch_outbox::{
+    BoxError, Cell, CellOutbox, Drain, Receivers, Registry, Table, sentry::Category,
+};
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
-/// Shards that the messages are spread over.
-const SHARDS: u64 = 1_000;
+/// What is drained in one measurement, at most; the rest of a longer queue stays, and is in the way.
+const TAKEN: u64 = 300_000;
 
-/// What is drained in one measurement, at most; longer queues are measured with this many taken.
-const TAKEN: u64 = 500_000;
+/// What a queue is made of.
+#[derive(Clone, Copy)]
+struct Queue {
+    messages: u64,
+    a_shard: u64,
+    /// Messages for each object.
+    coalesced: u64,
+}
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let queued: Result<Vec<u64>, _> = std::env::args().skip(1).map(|word| word.parse()).collect();
     let queued = match queued.context("each argument is a length of the queue")? {
-        none if none.is_empty() => vec![10_000, 100_000, 1_000_000],
+        none if none.is_empty() => vec![10_000, 1_000_000, 10_000_000],
         some => some,
     };
     let options = ClusterOptions::new(PgVersion::V16)
         .setting("shared_buffers = 1GB")
         .setting("max_wal_size = 16GB");
     let cluster = Cluster::start(options).await?;
-    for queued in queued {
-        for coalesced in [1, 100] {
+    for messages in queued {
+        for (a_shard, coalesced) in [(10, 1), (1_000, 1), (1_000, 100)] {
+            let queue = Queue {
+                messages,
+                a_shard,
+                coalesced,
+            };
             for drains in [1, 8] {
-                drain_queue(&cluster, queued, coalesced, drains).await?;
+                drain_queue(&cluster, queue, drains).await?;
             }
         }
-        commit_latency(&cluster, queued).await?;
+        commit_latency(&cluster, messages).await?;
     }
     Ok(())
 }
 
-fn drain() -> Result<Drain<Cell>> {
-    let receivers = Receivers::new().ignore(Category::ProjectUpdate);
-    Ok(Drain::new(
-        Table::default(),
-        Registry::new(Category::ALL)?,
-        receivers,
-    )?)
+/// A drain whose receiver does nothing but count, and stops it when enough is drained.
+fn drain(messages: u64) -> Result<Drain<Cell>> {
+    let (stop, left) = (
+        CancellationToken::new(),
+        AtomicI64::new(messages.try_into()?),
+    );
+    let enough = stop.clone();
+    let receivers = Receivers::new().on(Category::ProjectUpdate, move |_| {
+        if left.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            enough.cancel();
+        }
+        std::future::ready(Ok::<(), BoxError>(()))
+    });
+    let drain = Drain::new(Table::default(), Registry::new(Category::ALL)?, receivers)?;
+    Ok(drain.stop_on(stop))
 }
 
-/// A database with so many messages, `coalesced` of them for each object.
-async fn database(cluster: &Cluster, queued: u64, coalesced: u64) -> Result<(String, Client)> {
+async fn database(cluster: &Cluster, queue: Queue) -> Result<(String, Client)> {
+    let Queue {
+        messages,
+        a_shard,
+        coalesced,
+    } = queue;
     let name = fresh_name("bench");
     cluster.create_database(&name).await?;
     let client = cluster.admin(&name).await?;
@@ -61,11 +89,12 @@ async fn database(cluster: &Cluster, queued: u64, coalesced: u64) -> Result<(Str
         .split_once(';')
         .context("the table and its indexes")?;
     client.batch_execute(bare).await?;
+    let shards = messages / a_shard;
     let fill = format!(
         "insert into sentry_regionoutbox
              (shard_scope, shard_identifier, category, object_identifier, payload)
-         select 0, (n / {coalesced}) % {SHARDS}, 8, n / {coalesced}, '{{\"slug\": \"a-project\"}}'
-         from generate_series(0, {queued} - 1) n"
+         select 0, (n / {coalesced}) % {shards}, 8, n / {coalesced}, '{{\"slug\": \"a-project\"}}'
+         from generate_series(0, {messages} - 1) n"
     );
     client.batch_execute(&fill).await?;
     Table::<Cell>::default().create(&client).await?;
@@ -73,29 +102,17 @@ async fn database(cluster: &Cluster, queued: u64, coalesced: u64) -> Result<(Str
     Ok((name, client))
 }
 
-async fn drain_queue(cluster: &Cluster, queued: u64, coalesced: u64, drains: u32) -> Result<()> {
-    let (name, client) = database(cluster, queued, coalesced).await?;
-    // Of a long queue only the first shards are drained: the rest stays, and is in the way.
-    let last_shard = i64::try_from(SHARDS * TAKEN.min(queued) / queued)?;
-    let drain = Arc::new(drain()?);
+async fn drain_queue(cluster: &Cluster, queue: Queue, drains: u32) -> Result<()> {
+    let (name, client) = database(cluster, queue).await?;
+    let drain = Arc::new(drain(TAKEN.min(queue.messages) / queue.coalesced)?);
     let partitions = drain.partitions(&client, drains).await?;
     let (begun, cpu) = (Instant::now(), cpu_secs(cluster)?);
     let mut tasks = tokio::task::JoinSet::new();
-    for (n, partition) in (0_i64..).zip(partitions) {
+    for partition in partitions {
         let (drain, mut client) = (Arc::clone(&drain), cluster.admin(&name).await?);
         tasks.spawn(async move {
-            if last_shard == i64::try_from(SHARDS)? {
-                let report = drain.partition(&mut client, partition).await?;
-                return anyhow::Ok(report.delivered + report.coalesced);
-            }
-            let mut done = 0;
-            for shard in (n..last_shard).step_by(usize::try_from(drains)?) {
-                let shard =
-                    monarch_outbox::Shard::cell(monarch_outbox::sentry::Scope::Organization, shard);
-                let report = drain.shard(&mut client, &shard).await?;
-                done += report.delivered + report.coalesced;
-            }
-            Ok(done)
+            let report = drain.partition(&mut client, partition).await?;
+            anyhow::Ok(report.delivered + report.coalesced)
         });
     }
     let mut done = 0;
@@ -104,8 +121,11 @@ async fn drain_queue(cluster: &Cluster, queued: u64, coalesced: u64, drains: u32
     }
     let (took, cpu) = (begun.elapsed().as_secs_f64(), cpu_secs(cluster)? - cpu);
     eprintln!(
-        "{queued:>9} queued, {coalesced:>3}:1 coalesced, {drains} drains: {done:>7} messages in \
+        "{:>9} queued, {:>5} a shard, {:>3}:1 coalesced, {drains} drains: {done:>7} messages in \
          {took:>6.2} s, {:>7.0}/s; {cpu:>6.2} s of CPU, {:>7.0} per second of it",
+        queue.messages,
+        queue.a_shard,
+        queue.coalesced,
         done as f64 / took,
         done as f64 / cpu,
     );
@@ -114,8 +134,13 @@ async fn drain_queue(cluster: &Cluster, queued: u64, coalesced: u64, drains: u32
 }
 
 async fn commit_latency(cluster: &Cluster, queued: u64) -> Result<()> {
-    let (name, mut client) = database(cluster, queued, 1).await?;
-    let drain = drain()?;
+    let queue = Queue {
+        messages: queued,
+        a_shard: 10,
+        coalesced: 1,
+    };
+    let (name, mut client) = database(cluster, queue).await?;
+    let drain = drain(u64::from(u32::MAX))?;
     let mut took: Vec<Duration> = Vec::new();
     for n in 0..500 {
         let begun = Instant::now();

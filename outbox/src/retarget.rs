@@ -4,7 +4,8 @@
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use crate::drain::statements::{Parameter, Statements};
+use crate::drain::index::{Parameter, highest};
+use crate::drain::statements::Statements;
 use crate::message::Shard;
 use crate::server_error::ServerError;
 use crate::silo::{CellName, Control};
@@ -30,16 +31,15 @@ impl Table<Control> {
     ) -> Result<u64, ServerError> {
         let lock = shard.lock(self);
         let lock: [Parameter<'_>; 1] = [(&lock, Type::INT8)];
-        let held = "select pg_advisory_xact_lock($1) is null";
-        transaction.query_typed(held, &lock).await?;
         let statements = Statements::new(self);
+        transaction.query_typed(&statements.lock, &lock).await?;
         let target = shard.target_name();
         let mut parameters = shard.parameters(&target);
         // Programs with drains of another make know the lock of the head alone. A head that was
         // delivered while it was waited for is none: then the next one is.
-        let (highest, lock_head) = (&statements.highest, &statements.lock_head);
+        let (highest, lock_head) = (highest(self), &statements.lock_head);
         while !transaction
-            .query_typed(highest, &parameters)
+            .query_typed(&highest, &parameters)
             .await?
             .is_empty()
         {

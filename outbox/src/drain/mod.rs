@@ -24,7 +24,13 @@
 //! # }
 //! ```
 
+mod backoff;
+mod chosen;
 mod error;
+pub(crate) mod index;
+mod lock;
+#[cfg(test)]
+mod plans;
 mod settings;
 pub(crate) mod statements;
 mod visit;
@@ -51,6 +57,7 @@ pub use walk::{Partition, Report};
 
 use statements::Statements;
 use visit::How;
+use walk::Lookups;
 
 /// How often a flush follows the messages that its receivers write.
 const ROUNDS: usize = 10;
@@ -64,6 +71,7 @@ pub struct Drain<S: Silo> {
     settings: DrainSettings,
     stop: CancellationToken,
     statements: Statements,
+    lookups: Lookups,
 }
 
 impl<S: Silo> std::fmt::Debug for Drain<S> {
@@ -114,6 +122,7 @@ impl<S: Silo> Drain<S> {
         }
         Ok(Self {
             statements: Statements::new(&table),
+            lookups: Lookups::new(&table),
             table,
             registry,
             receivers,
@@ -250,7 +259,9 @@ impl<S: Silo> Drain<S> {
                     report.skipped += 1;
                     continue;
                 }
-                let visited = self.visit(client, &shard, How::AtCommit).await?;
+                let visited = self
+                    .visit(client, &self.statements, &shard, How::AtCommit)
+                    .await?;
                 next.extend(report.add(visited));
             }
             shards = next;
@@ -278,7 +289,9 @@ impl<S: Silo> Drain<S> {
         if skipped.contains(&(shard.scope, shard.identifier)) {
             report.skipped += 1;
         } else {
-            let visited = self.visit(client, shard, How::ByHand).await?;
+            let visited = self
+                .visit(client, &self.statements, shard, How::ByHand)
+                .await?;
             report.add(visited);
         }
         Ok(report)

@@ -13,12 +13,14 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use jiff::Timestamp;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Transaction};
 
-use super::statements::{Parameter, SETTINGS};
+use super::backoff::Taken;
+use super::chosen::Chosen;
+use super::index::Parameter;
+use super::statements::{Run, SETTINGS, Statements};
 use super::{DeliveryError, Drain, DrainError, Undelivered};
 use crate::message::{Message, Shard};
 use crate::receivers::Delivery;
@@ -77,18 +79,6 @@ pub(super) struct Visited<S: Silo> {
     pub(super) followed: Vec<Shard<S>>,
 }
 
-/// A message as it was chosen.
-struct Chosen {
-    category: i32,
-    object: i64,
-    /// Every id that was seen, ascending; the last one is the message's.
-    ids: Vec<i64>,
-    payload: Option<String>,
-    date_added: Timestamp,
-    scheduled_for: Timestamp,
-    queued_secs: f64,
-}
-
 /// What a transaction of a visit did.
 enum Batch {
     /// The shard's lock is another's.
@@ -105,8 +95,9 @@ enum Batch {
 }
 
 /// A visit under way.
-struct Visit<'d, S: Silo> {
+struct Visit<'d, S: Silo, T> {
     drain: &'d Drain<S>,
+    statements: &'d Statements<T>,
     shard: &'d Shard<S>,
     how: How,
     /// The highest id that a head may have.
@@ -121,11 +112,13 @@ impl<S: Silo> Drain<S> {
     pub(super) async fn visit(
         &self,
         client: &mut Client,
+        statements: &Statements<impl Run>,
         shard: &Shard<S>,
         how: How,
     ) -> Result<Visited<S>, DrainError> {
         let mut visit = Visit {
             drain: self,
+            statements,
             shard,
             how,
             upto: i64::MAX,
@@ -139,12 +132,13 @@ impl<S: Silo> Drain<S> {
             },
         };
         visit.done.ended = match how {
-            How::Scheduled => match self.take(client, shard).await? {
-                Ok(delay_secs) => {
+            How::Scheduled => match visit.take(client).await? {
+                Taken::Had { delay_secs } => {
                     visit.delay_secs = Some(delay_secs);
                     visit.go_on(client).await?
                 }
-                Err(ended) => ended,
+                Taken::Busy => Ended::Busy,
+                Taken::NotDue => Ended::NotDue,
             },
             How::AtCommit => match self.highest(client, shard).await? {
                 Some(highest) => {
@@ -174,38 +168,35 @@ impl<S: Silo> Drain<S> {
     ) -> Result<Option<i64>, DrainError> {
         let target = shard.target_name();
         let parameters = shard.parameters(&target);
-        let asked = client
-            .query_typed(&self.statements.highest, &parameters)
-            .await;
+        let asked = client.query_typed(&self.lookups.highest, &parameters).await;
         let rows = asked.map_err(self.server("look into a shard of"))?;
         Ok(rows.first().and_then(|row| row.get(0)))
     }
-
-    /// Puts the head of a shard that is due on backoff; the delay, in seconds.
-    async fn take(
-        &self,
-        client: &Client,
-        shard: &Shard<S>,
-    ) -> Result<Result<f64, Ended>, DrainError> {
-        let target = shard.target_name();
-        let lock = shard.lock(&self.table);
-        let mut parameters = shard.parameters(&target);
-        parameters.push((&lock, Type::INT8));
-        match client.query_typed(&self.statements.take, &parameters).await {
-            Ok(rows) => Ok(match rows.first().map(|row| (row.get(0), row.get(1))) {
-                Some((true, Some(delay_secs))) => Ok(delay_secs),
-                Some((false, _)) => Err(Ended::Busy),
-                Some((true, None)) | None => Err(Ended::NotDue),
-            }),
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                Ok(Err(Ended::Busy))
-            }
-            Err(error) => Err(self.server("take a shard of")(error)),
-        }
-    }
 }
 
-impl<S: Silo> Visit<'_, S> {
+impl<S: Silo, T: Run> Visit<'_, S, T> {
+    /// Puts the head of a shard that is due on backoff, all in one go. A crash of the server may undo
+    /// it, and everything that is done after it: it need not be waited for on disk.
+    async fn take(&self, client: &Client) -> Result<Taken, DrainError> {
+        let target = self.shard.target_name();
+        let lock = self.shard.lock(&self.drain.table);
+        let mut parameters = self.shard.parameters(&target);
+        parameters.push((&lock, Type::INT8));
+        let begin = format!("begin; {SETTINGS} set local synchronous_commit = off;");
+        // In this order; whatever fails, the last one ends the transaction.
+        let taken = tokio::try_join!(
+            biased;
+            client.batch_execute(&begin),
+            self.statements.take.rows(client, &parameters),
+            client.batch_execute("commit"),
+        );
+        match taken {
+            Ok(((), rows, ())) => Ok(Taken::read(&rows)),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Taken::Busy),
+            Err(error) => Err(self.drain.server("take a shard of")(error)),
+        }
+    }
+
     async fn go_on(&mut self, client: &mut Client) -> Result<Ended, DrainError> {
         loop {
             match self.batch(client).await? {
@@ -244,8 +235,7 @@ impl<S: Silo> Visit<'_, S> {
         }
         let target = self.shard.target_name();
         let parameters = self.shard.parameters(&target);
-        let statement = &self.drain.statements.make_due;
-        let made = client.execute_typed(statement, &parameters).await;
+        let made = self.statements.make_due.rows(client, &parameters).await;
         made.map_err(self.drain.server("give back a shard of"))?;
         Ok(())
     }
@@ -309,15 +299,13 @@ impl<S: Silo> Visit<'_, S> {
         &mut self,
         transaction: &Transaction<'_>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let (settings, statements) = (&self.drain.settings, &self.drain.statements);
+        let (settings, statements) = (&self.drain.settings, self.statements);
         let timeout_ms = match self.how {
             How::Scheduled => GIVES_WAY_AFTER,
             How::AtCommit | How::ByHand => settings.lock_timeout,
         }
         .as_millis();
         let set = format!("{SETTINGS} set local lock_timeout = {timeout_ms};");
-        let lock = "select pg_advisory_xact_lock($1) is null";
-        let head = &statements.lock_head;
         let number = self.shard.lock(&self.drain.table);
         let number: [Parameter<'_>; 1] = [(&number, Type::INT8)];
         let target = self.shard.target_name();
@@ -334,9 +322,9 @@ impl<S: Silo> Visit<'_, S> {
         let (_, _, head, chosen) = tokio::try_join!(
             biased;
             transaction.batch_execute(&set),
-            transaction.query_typed(lock, &number),
-            transaction.query_typed(head, &shard),
-            transaction.query_typed(&statements.choose, &choice),
+            statements.lock.rows(transaction, &number),
+            statements.lock_head.rows(transaction, &shard),
+            statements.choose.rows(transaction, &choice),
         )?;
         if let (true, Some(head)) = (self.how != How::Scheduled, head.first()) {
             // A shard that is on backoff already is not put off further by a commit.
@@ -461,11 +449,11 @@ impl<S: Silo> Visit<'_, S> {
         transaction: &Transaction<'_>,
         ids: &[i64],
     ) -> Result<(), tokio_postgres::Error> {
-        let delete = &self.drain.statements.delete;
+        let delete = &self.statements.delete;
         let batches = ids.chunks(self.drain.settings.delete_rows.max(1));
         let deletes = batches.map(|ids| async move {
             let ids: [Parameter<'_>; 1] = [(&ids, Type::INT8_ARRAY)];
-            transaction.execute_typed(delete, &ids).await
+            delete.rows(transaction, &ids).await
         });
         futures::future::try_join_all(deletes).await?;
         Ok(())
@@ -478,7 +466,7 @@ impl<S: Silo> Visit<'_, S> {
         transaction: &Transaction<'_>,
         failed: bool,
     ) -> Result<bool, tokio_postgres::Error> {
-        let statements = &self.drain.statements;
+        let statements = self.statements;
         let target = self.shard.target_name();
         let mut parameters: Vec<Parameter<'_>> = self.shard.parameters(&target);
         let Some(delay_secs) = self.delay_secs else {
@@ -492,11 +480,13 @@ impl<S: Silo> Visit<'_, S> {
         if failed {
             parameters.push((&ROWS_PUT_OFF, Type::INT8));
             let put_off = &statements.put_off_shard;
-            transaction.execute_typed(put_off, &parameters).await?;
+            put_off.rows(transaction, &parameters).await?;
             return Ok(true);
         }
-        let put_off = &statements.put_off_head;
-        let next = transaction.query_typed(put_off, &parameters).await?;
+        let next = statements
+            .put_off_head
+            .rows(transaction, &parameters)
+            .await?;
         Ok(!next.is_empty())
     }
 
@@ -507,8 +497,8 @@ impl<S: Silo> Visit<'_, S> {
     ) -> Result<bool, tokio_postgres::Error> {
         let mut parameters = shard.to_vec();
         parameters.push((&self.upto, Type::INT8));
-        let next = &self.drain.statements.head_upto;
-        let next = transaction.query_typed(next, &parameters).await?;
+        let next = &self.statements.head_upto;
+        let next = next.rows(transaction, &parameters).await?;
         Ok(!next.is_empty())
     }
 
@@ -516,23 +506,6 @@ impl<S: Silo> Visit<'_, S> {
         self.done.delivered += delivered.len() as u64;
         let older = delivered.iter().map(|chosen| chosen.ids.len() as u64 - 1);
         self.done.coalesced += older.sum::<u64>();
-    }
-}
-
-impl Chosen {
-    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
-        fn column<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, tokio_postgres::Error> {
-            row.try_get(at)
-        }
-        Ok(Self {
-            category: column(row, 0)?,
-            object: column(row, 1)?,
-            ids: column(row, 2)?,
-            payload: column(row, 3)?,
-            date_added: column(row, 4)?,
-            scheduled_for: column(row, 5)?,
-            queued_secs: column(row, 6)?,
-        })
     }
 }
 

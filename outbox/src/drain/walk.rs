@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use super::statements::SETTINGS;
+use super::backoff::DUE;
+use super::index::{Keys, Parameter, Way, highest, in_order};
+use super::statements::{Run, SETTINGS, Statements};
 use super::visit::{Ended, How, Visited};
 use super::{DeliveryError, Drain, DrainError, Undelivered};
 use crate::message::Shard;
 use crate::silo::{Silo, Target};
+use crate::table::Table;
 
 /// Shards that one query looks at.
 const SHARDS_AT_ONCE: i32 = 500;
@@ -119,12 +122,71 @@ struct Found<S: Silo> {
     due: bool,
 }
 
+/// What is asked between visits.
+#[derive(Debug)]
+pub(super) struct Lookups {
+    /// The next shards.
+    pub(super) shards: String,
+    /// The lowest and the highest id of all.
+    pub(super) ids: String,
+    /// The highest id of a shard.
+    pub(super) highest: String,
+}
+
+impl Lookups {
+    pub(super) fn new<S: Silo>(table: &Table<S>) -> Self {
+        let name = table.name().sql();
+        Self {
+            shards: shards(&name, &Keys::new(table)),
+            ids: format!("select min(id), max(id) from {name}"),
+            highest: highest(table),
+        }
+    }
+}
+
 /// Where the walk stands: behind every message of this shard.
 struct Cursor {
     target: Option<String>,
     scope: i32,
     identifier: i64,
     id: i64,
+}
+
+/// The next shards in the order of the index, the head of each, whether it is due, and whether it has
+/// a message in a range of ids. Parameters: a shard, an id, how many, the lowest and the highest id.
+///
+/// Skips from shard to shard, so that a shard costs two steps whatever its depth.
+fn shards(name: &str, keys: &Keys) -> String {
+    let n = keys.next;
+    let (id, limit, low, high) = (n, n + 1, n + 2, n + 3);
+    let (columns, values) = (keys.columns.join(", "), keys.values.join(", "));
+    let of_walk = keys.columns.iter();
+    let of_walk: Vec<String> = of_walk.map(|column| format!("walk.{column}")).collect();
+    // From the lowest id of the partition on.
+    let inside = in_order(&keys.columns, &of_walk, Way::Up)
+        .replace(&i64::MIN.to_string(), &format!("${low}::int8"));
+    format!(
+        "with recursive walk as (
+            select * from (
+                select {columns}, id, scheduled_for, 1 as place from {name}
+                where ({columns}, id) > ({values}, ${id}::int8)
+                order by {columns}, id limit 1
+            ) as first
+            union all
+            select next.*, walk.place + 1 from walk cross join lateral (
+                select {columns}, id, scheduled_for from {name}
+                where ({columns}, id) > ({of_walk}, {max})
+                order by {columns}, id limit 1
+            ) as next
+            where walk.place < ${limit}::int4
+        )
+        select {columns}, id::int8, {DUE} as due, coalesce((
+            select id <= ${high}::int8 from {name} {inside} limit 1
+        ), false) as inside
+        from walk order by place",
+        of_walk = of_walk.join(", "),
+        max = i64::MAX,
+    )
 }
 
 impl Cursor {
@@ -166,13 +228,27 @@ impl<S: Silo> Drain<S> {
         client: &mut Client,
         partition: Partition,
     ) -> Result<Report, DrainError> {
+        if !self.settings.prepare {
+            return self.tour(client, &self.statements, partition).await;
+        }
+        let prepared = self.statements.prepare(client).await;
+        let prepared = prepared.map_err(self.server("prepare the drain of"))?;
+        self.tour(client, &prepared, partition).await
+    }
+
+    async fn tour(
+        &self,
+        client: &mut Client,
+        statements: &Statements<impl Run>,
+        partition: Partition,
+    ) -> Result<Report, DrainError> {
         let mut report = Report::default();
         let mut cursor = Cursor::start::<S>();
         while !self.stop.is_cancelled() {
             let skipped = self.skipped(client).await?;
             let (found, next) = self.page(client, &cursor, partition, &mut report).await?;
             for found in found {
-                self.visit_found(client, found, &skipped, &mut report)
+                self.visit_found(client, statements, found, &skipped, &mut report)
                     .await?;
             }
             match next {
@@ -193,7 +269,8 @@ impl<S: Silo> Drain<S> {
                 .page(client, &cursor, Partition::ALL, &mut report)
                 .await?;
             for found in found {
-                let visited = self.visit(client, &found.shard, How::AtCommit).await?;
+                let (statements, shard) = (&self.statements, &found.shard);
+                let visited = self.visit(client, statements, shard, How::AtCommit).await?;
                 report.add(visited);
             }
             match next {
@@ -218,7 +295,7 @@ impl<S: Silo> Drain<S> {
 
     /// The lowest and the highest id.
     pub(crate) async fn id_range(&self, client: &Client) -> Result<Option<(i64, i64)>, DrainError> {
-        let rows = client.query_typed(&self.statements.ids, &[]).await;
+        let rows = client.query_typed(&self.lookups.ids, &[]).await;
         let rows = rows.map_err(self.server("read the ids of"))?;
         let range = rows.first().map(|row| (row.get(0), row.get(1)));
         Ok(match range {
@@ -230,6 +307,7 @@ impl<S: Silo> Drain<S> {
     async fn visit_found(
         &self,
         client: &mut Client,
+        statements: &Statements<impl Run>,
         found: Found<S>,
         skipped: &BTreeSet<(i32, i64)>,
         report: &mut Report,
@@ -237,7 +315,10 @@ impl<S: Silo> Drain<S> {
         if skipped.contains(&(found.shard.scope, found.shard.identifier)) {
             report.skipped += 1;
         } else if found.due && !self.stop.is_cancelled() {
-            let visited = self.visit(client, &found.shard, How::Scheduled).await?;
+            let shard = &found.shard;
+            let visited = self
+                .visit(client, statements, shard, How::Scheduled)
+                .await?;
             // A shard that a receiver wrote to is due, and met by this walk or the next.
             report.add(visited);
         }
@@ -291,7 +372,7 @@ impl<S: Silo> Drain<S> {
     ) -> Result<Vec<Row>, DrainError> {
         let failed = self.server("look for due shards in");
         let transaction = client.transaction().await.map_err(&failed)?;
-        let mut parameters: Vec<super::statements::Parameter<'_>> = Vec::new();
+        let mut parameters: Vec<Parameter<'_>> = Vec::new();
         if S::TARGETED {
             parameters.push((&cursor.target, Type::TEXT));
         }
@@ -304,7 +385,7 @@ impl<S: Silo> Drain<S> {
         let (_, rows) = tokio::try_join!(
             biased;
             transaction.batch_execute(SETTINGS),
-            transaction.query_typed(&self.statements.shards, &parameters),
+            transaction.query_typed(&self.lookups.shards, &parameters),
         )
         .map_err(&failed)?;
         transaction.commit().await.map_err(&failed)?;

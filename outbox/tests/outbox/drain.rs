@@ -433,6 +433,46 @@ async fn a_shard_that_is_switched_off_is_left_alone() {
     assert_eq!(log.objects(), [2, 3, 1]);
 }
 
+/// Counts the statements that its connection has prepared.
+struct CountPrepared(Arc<AtomicU64>);
+
+impl Receiver<Cell> for CountPrepared {
+    fn receive<'a>(
+        &'a self,
+        delivery: &'a Delivery<'a, Cell>,
+    ) -> futures::future::BoxFuture<'a, Result<(), BoxError>> {
+        Box::pin(async move {
+            let transaction = delivery.transaction().await?;
+            let count = "select count(*) from pg_prepared_statements";
+            let rows = transaction.query_typed(count, &[]).await?;
+            let count: i64 = rows[0].get(0);
+            self.0.store(count.try_into()?, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+}
+
+/// A pooler may hand out another server for the next transaction, which knows no statement of ours.
+#[tokio::test]
+async fn a_drain_that_must_not_prepare_does_not() {
+    let mut db = Db::new().await;
+    for prepare in [true, false] {
+        db.write(&[(Category::Member, 1, 1)]).await;
+        let counted = Arc::new(AtomicU64::new(0));
+        let receivers =
+            Receivers::new().with(Category::Member, CountPrepared(Arc::clone(&counted)));
+        let settings = DrainSettings {
+            prepare,
+            ..DrainSettings::default()
+        };
+        let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+        let drain = drain.settings(settings);
+        let report = drain.partition(&mut db.client, Partition::ALL).await;
+        assert_eq!(report.unwrap().delivered, 1);
+        assert_eq!(counted.load(Ordering::SeqCst) > 0, prepare);
+    }
+}
+
 /// While it is not known what to leave alone, nothing is delivered.
 #[tokio::test]
 async fn an_option_that_is_not_a_number_stops_the_drain_and_loses_nothing() {
