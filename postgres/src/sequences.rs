@@ -28,6 +28,8 @@
 //!   that statement runs.
 //! * Ids that a session on the sink has cached (`cache` above 1) are below the goal and may be
 //!   taken: such an insert fails, and its retry works. Preflight warns of it.
+//! * A default that names its sequence as a text, or calls a function that is written as a string, is
+//!   not followed: preflight warns of it. So are ids that a trigger or the application gives.
 //! * Ids outside the range of the sink's sequence, or outside of the range that the fleet gives to
 //!   its cell, can never clash and are left out of account: so cells with disjoint ranges stay in
 //!   their own, whether the sequences have bounds or merely began there.
@@ -237,66 +239,144 @@ impl Keeper<'_> {
 }
 
 /// The sequences that feed columns of `tables` in the database of `client`: serial, identity, and
-/// any other that a column's default draws from.
+/// any other that a default draws from, of a column, of its domain or of a partition, by itself or
+/// by a function whose text the database understands.
 pub async fn feeds<C: GenericClient + Sync>(
     client: &C,
     tables: &[&TableName],
 ) -> Result<Vec<Feed>> {
     let doing = "look for sequences";
     let names: Vec<String> = tables.iter().map(|table| qualified(table)).collect();
-    let rows = client.query(FEEDS, &[&names]).await.doing(doing)?;
+    let sql = format!("{DRAWS} {FEEDS}");
+    let rows = client.query(&sql, &[&names]).await.doing(doing)?;
     rows.iter()
         .filter_map(|row| feed(row, tables).transpose())
         .collect::<std::result::Result<_, _>>()
         .doing(doing)
 }
 
-/// A column may be narrower than its sequence: what it cannot take, the sequence cannot give.
-const FEEDS: &str = "
-with asked as (
+/// The columns of `tables` that number rows in a way that cannot be followed to a sequence.
+pub(crate) async fn unfollowed<C: GenericClient + Sync>(
+    client: &C,
+    tables: &[&TableName],
+) -> Result<Vec<(TableName, String)>> {
+    let doing = "look for defaults that number rows";
+    let names: Vec<String> = tables.iter().map(|table| qualified(table)).collect();
+    let sql = format!("{DRAWS} {UNFOLLOWED}");
+    let rows = client.query(&sql, &[&names]).await.doing(doing)?;
+    let column = |row: &Row| -> std::result::Result<_, tokio_postgres::Error> {
+        let table = asked(row.try_get(0)?, tables);
+        Ok(table.cloned().zip(row.try_get(1)?))
+    };
+    let columns: Vec<_> = rows
+        .iter()
+        .map(column)
+        .collect::<std::result::Result<_, _>>()
+        .doing(doing)?;
+    Ok(columns.into_iter().flatten().collect())
+}
+
+/// `number` are the columns that hold integers, of the tables that were asked for (by `place`) and of
+/// their partitions. `leads` is what the default of each rests on: the default itself or its domain's,
+/// then functions, and in the end sequences. A function that is written as a string rests on nothing
+/// that the catalog knows of.
+const DRAWS: &str = "
+with recursive asked as (
     select to_regclass(name)::oid as oid, place
       from unnest($1::text[]) with ordinality as t(name, place)
-), fed as (
-    select asked.place, a.attname, a.atttypid, d.refobjid as seq
-      from asked
-      join pg_catalog.pg_attribute a on a.attrelid = asked.oid and not a.attisdropped
-      join pg_catalog.pg_attrdef def on def.adrelid = a.attrelid and def.adnum = a.attnum
-      join pg_catalog.pg_depend d
-        on d.classid = 'pg_catalog.pg_attrdef'::regclass and d.objid = def.oid
-       and d.refclassid = 'pg_catalog.pg_class'::regclass
+), relation(oid, place) as (
+    select oid, place from asked where oid is not null
   union
-    select asked.place, a.attname, a.atttypid, d.objid
-      from asked
-      join pg_catalog.pg_attribute a on a.attrelid = asked.oid and not a.attisdropped
+    select i.inhrelid, relation.place
+      from relation join pg_catalog.pg_inherits i on i.inhparent = relation.oid
+), type_of(place, attrelid, attnum, attname, type) as (
+    select relation.place, a.attrelid, a.attnum, a.attname, a.atttypid
+      from relation
+      join pg_catalog.pg_attribute a
+        on a.attrelid = relation.oid and a.attnum > 0 and not a.attisdropped
+  union
+    select of.place, of.attrelid, of.attnum, of.attname, t.typbasetype
+      from type_of of join pg_catalog.pg_type t on t.oid = of.type and t.typtype = 'd'
+), number as (
+    select place, attrelid, attnum, attname, type from type_of
+     where type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+), leads(attrelid, attnum, class, object) as (
+   (select n.attrelid, n.attnum, def.tableoid, def.oid
+      from number n
+      join pg_catalog.pg_attrdef def on def.adrelid = n.attrelid and def.adnum = n.attnum
+     union
+    select n.attrelid, n.attnum, t.tableoid, t.oid
+      from number n
+      join type_of of on of.attrelid = n.attrelid and of.attnum = n.attnum
+      join pg_catalog.pg_type t on t.oid = of.type and t.typtype = 'd')
+  union
+    select leads.attrelid, leads.attnum, d.refclassid, d.refobjid
+      from leads
+      join pg_catalog.pg_depend d on d.classid = leads.class and d.objid = leads.object
+     where leads.class <> 'pg_catalog.pg_class'::regclass
+       and d.refclassid in ('pg_catalog.pg_class'::regclass, 'pg_catalog.pg_proc'::regclass)
+), fed as (
+    select distinct n.place, n.attrelid, n.attnum, n.attname, n.type, s.seqrelid
+      from number n
+      join leads on leads.attrelid = n.attrelid and leads.attnum = n.attnum
+       and leads.class = 'pg_catalog.pg_class'::regclass
+      join pg_catalog.pg_sequence s on s.seqrelid = leads.object
+  union
+    select n.place, n.attrelid, n.attnum, n.attname, n.type, s.seqrelid
+      from number n
       join pg_catalog.pg_depend d
-        on d.refclassid = 'pg_catalog.pg_class'::regclass and d.refobjid = a.attrelid
-       and d.refobjsubid = a.attnum and d.classid = 'pg_catalog.pg_class'::regclass
+        on d.refclassid = 'pg_catalog.pg_class'::regclass and d.refobjid = n.attrelid
+       and d.refobjsubid = n.attnum and d.classid = 'pg_catalog.pg_class'::regclass
        and d.deptype = 'i'
-)
-select fed.place::int8, fed.attname::text, n.nspname::text, c.relname::text, s.seqincrement,
-       greatest(s.seqmin, case fed.atttypid when 'int2'::regtype then -32768
+      join pg_catalog.pg_sequence s on s.seqrelid = d.objid
+)";
+
+/// A column may be narrower than its sequence: what it cannot take, the sequence cannot give.
+const FEEDS: &str = "
+select distinct fed.place::int8, fed.attname::text, n.nspname::text, c.relname::text, s.seqincrement,
+       greatest(s.seqmin, case fed.type when 'int2'::regtype then -32768
                                when 'int4'::regtype then -2147483648 else s.seqmin end) as least,
-       least(s.seqmax, case fed.atttypid when 'int2'::regtype then 32767
+       least(s.seqmax, case fed.type when 'int2'::regtype then 32767
                             when 'int4'::regtype then 2147483647 else s.seqmax end) as greatest,
        s.seqcache
   from fed
-  join pg_catalog.pg_sequence s on s.seqrelid = fed.seq
-  join pg_catalog.pg_class c on c.oid = fed.seq
+  join pg_catalog.pg_sequence s on s.seqrelid = fed.seqrelid
+  join pg_catalog.pg_class c on c.oid = fed.seqrelid
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where fed.atttypid in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
- order by fed.place, fed.attname";
+ order by 1, 2, 3, 4";
+
+/// Built-in functions number nothing, but for the one that takes a sequence's name as a text.
+const UNFOLLOWED: &str = "
+select distinct number.place::int8, number.attname::text
+  from number
+ where exists (select from leads
+                where leads.attrelid = number.attrelid and leads.attnum = number.attnum
+                  and (leads.class = 'pg_catalog.pg_proc'::regclass
+                       or exists (select from pg_catalog.pg_attrdef def
+                                   where def.oid = leads.object and def.tableoid = leads.class
+                                     and pg_catalog.pg_get_expr(def.adbin, def.adrelid)
+                                         like '%nextval(%')
+                       or exists (select from pg_catalog.pg_type t
+                                   where t.oid = leads.object and t.tableoid = leads.class
+                                     and t.typdefault like '%nextval(%')))
+   and not exists (select from fed
+                    where fed.attrelid = number.attrelid and fed.attnum = number.attnum)
+ order by 1, 2";
+
+fn asked<'t>(place: i64, tables: &[&'t TableName]) -> Option<&'t TableName> {
+    let at = usize::try_from(place - 1).ok()?;
+    tables.get(at).copied()
+}
 
 fn feed(
     row: &Row,
     tables: &[&TableName],
 ) -> std::result::Result<Option<Feed>, tokio_postgres::Error> {
-    let place: i64 = row.try_get(0)?;
-    let table = usize::try_from(place - 1)
-        .ok()
-        .and_then(|at| tables.get(at));
-    let Some(table) = table else { return Ok(None) };
+    let Some(table) = asked(row.try_get(0)?, tables) else {
+        return Ok(None);
+    };
     Ok(Some(Feed {
-        table: (*table).clone(),
+        table: table.clone(),
         column: row.try_get(1)?,
         schema: row.try_get(2)?,
         name: row.try_get(3)?,

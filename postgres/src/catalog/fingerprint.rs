@@ -12,7 +12,7 @@ use crate::digest::TextDigest;
 
 use super::{Catalog, Relation, ReplicaIdentity};
 
-/// Columns, types, modifiers, replica identities, inheritance and files of a store's tables.
+/// Columns, types, modifiers, replica identities, edges, inheritance and files of a store's tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint {
@@ -69,7 +69,11 @@ impl Fingerprint {
                 let text = of.table(table).unwrap_or_default();
                 text.lines().map(str::to_owned).collect()
             };
-            let (old, new) = (lines(before), lines(after));
+            let (old, mut new) = (lines(before), lines(after));
+            // A note of an earlier version says nothing of edges.
+            if !old.is_empty() && !old.iter().any(|line| line.starts_with(EDGE)) {
+                new.retain(|line| !line.starts_with(EDGE));
+            }
             let gone = old.iter().filter(|line| !new.contains(line));
             let come = new.iter().filter(|line| !old.contains(line));
             let lines = gone
@@ -82,6 +86,9 @@ impl Fingerprint {
         changes
     }
 }
+
+/// What the fact of a table's edge begins with.
+const EDGE: &str = "edge ";
 
 fn describe(relation: &Relation) -> String {
     let mut lines = vec![
@@ -102,6 +109,13 @@ fn describe(relation: &Relation) -> String {
             column.not_null,
             column.generated,
             column.identity,
+        )
+    }));
+    lines.extend(relation.edge.iter().map(|edge| {
+        let held = if edge.enforced { "held" } else { "not held" };
+        format!(
+            "{EDGE}{} to {}, {held} by a foreign key",
+            edge.column, edge.parent
         )
     }));
     lines.extend(relation.types.iter().map(|of| {

@@ -15,8 +15,8 @@ use tokio_postgres::GenericClient;
 
 pub use fingerprint::Fingerprint;
 pub use relation::{
-    Column, Generated, Identity, Leaf, Relation, RelationKind, ReplicaIdentity, RowSecurity,
-    UniqueIndex, UserType,
+    Column, Generated, Identity, Leaf, ParentEdge, Relation, RelationKind, ReplicaIdentity,
+    RowSecurity, UniqueIndex, UserType,
 };
 
 use crate::Result;
@@ -56,6 +56,13 @@ impl Catalog {
         self.major >= WHOLE_IDENTITY_SINCE && relation.has_generated_identity()
     }
 
+    /// Whether the edge that ties the table to a dynamic parent is a foreign key that the database
+    /// enforces.
+    pub fn is_held(&self, table: &TableName) -> bool {
+        let edge = self.relation(table).and_then(|found| found.edge.as_ref());
+        edge.is_some_and(|edge| edge.enforced)
+    }
+
     /// What must not change while a unit streams.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(self)
@@ -73,6 +80,7 @@ pub async fn load<C: GenericClient + Sync>(client: &C, tables: &[&Table]) -> Res
     query::columns(client, &mut relations).await?;
     query::types(client, &mut relations).await?;
     query::indexes(client, &mut relations).await?;
+    query::edges(client, tables, &mut relations).await?;
     let major = query::major(client).await?;
     let missing = tables
         .iter()

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use monarch_config::Table;
+use monarch_config::{Scope, Table};
 use monarch_model::TableName;
 use tokio_postgres::{GenericClient, Row};
 
 use super::relation::{
-    Column, FIRST_USER_OID, Generated, Identity, Leaf, Relation, RelationKind, ReplicaIdentity,
-    RowSecurity, UniqueIndex, UserType,
+    Column, FIRST_USER_OID, Generated, Identity, Leaf, ParentEdge, Relation, RelationKind,
+    ReplicaIdentity, RowSecurity, UniqueIndex, UserType,
 };
 use crate::{Doing, Result};
 
@@ -78,6 +78,7 @@ fn relation(table: &TableName, row: &Row) -> Read<Relation> {
         replica_identity: identity(row.try_get("identity")?),
         primary_key: Vec::new(),
         unique_indexes: Vec::new(),
+        edge: None,
         row_security: row_security(row)?,
         unlogged: row.try_get::<_, &str>("persistence")? != "p",
         leaves: Vec::new(),
@@ -409,6 +410,65 @@ fn unique_index(row: &Row) -> Read<UniqueIndex> {
         valid: row.try_get("valid")?,
         replica_identity: row.try_get("indisreplident")?,
     })
+}
+
+/// The edges to dynamic parents, and whether foreign keys hold them. A key is no help while one of its
+/// triggers is off, on either table or on a partition.
+pub(super) async fn edges<C: GenericClient + Sync>(
+    client: &C,
+    tables: &[&Table],
+    relations: &mut Relations,
+) -> Result<()> {
+    let doing = "read the catalog: foreign keys of edges";
+    let (mut asked, mut children, mut parents, mut columns) = (vec![], vec![], vec![], vec![]);
+    for table in tables {
+        let Scope::ByDynamic { column, parent } = &table.scope else {
+            continue;
+        };
+        if let (Some(child), Some(above)) = (relations.get(&table.name), relations.get(parent)) {
+            children.push(child.oid);
+            parents.push(above.oid);
+            columns.push(column.as_str());
+            asked.push((&table.name, parent));
+        }
+    }
+    let rows = client
+        .query(
+            "with recursive edge as (
+               select * from unnest($1::oid[], $2::oid[], $3::text[]) with ordinality
+                 as t(child, parent, col, place)),
+             held(place, top, oid) as (
+               select edge.place, c.oid, c.oid
+               from edge
+               join pg_catalog.pg_constraint c
+                 on c.contype = 'f' and c.conrelid = edge.child and c.confrelid = edge.parent
+                and c.convalidated and pg_catalog.array_length(c.conkey, 1) = 1
+               join pg_catalog.pg_attribute a
+                 on a.attrelid = c.conrelid and a.attnum = c.conkey[1] and a.attname = edge.col
+               union
+               select held.place, held.top, c.oid
+               from held join pg_catalog.pg_constraint c on c.conparentid = held.oid)
+             select exists (
+               select from held where held.place = edge.place group by held.top
+               having pg_catalog.bool_and(not exists (
+                 select from pg_catalog.pg_trigger t
+                 where t.tgconstraint = held.oid and t.tgenabled not in ('O', 'A'))))
+             from edge order by edge.place",
+            &[&children, &parents, &columns],
+        )
+        .await
+        .doing(doing)?;
+    for ((row, (table, parent)), column) in rows.iter().zip(asked).zip(columns) {
+        let enforced = row.try_get(0).doing(doing)?;
+        if let Some(relation) = relations.get_mut(table) {
+            relation.edge = Some(ParentEdge {
+                column: column.to_owned(),
+                parent: parent.clone(),
+                enforced,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// A deferrable key or an index that was dropped identifies nothing in the log.

@@ -25,6 +25,8 @@ pub struct Relation {
     pub primary_key: Vec<String>,
     /// Its unique indexes, the primary key among them, by name.
     pub unique_indexes: Vec<UniqueIndex>,
+    /// The edge to the dynamic parent that scopes it, if one does.
+    pub edge: Option<ParentEdge>,
     /// Its row-level security.
     pub row_security: RowSecurity,
     /// Whether its changes are missing from the log, or those of one of its leaves are.
@@ -153,6 +155,18 @@ pub struct UniqueIndex {
     pub valid: bool,
     /// Whether it is the table's replica identity.
     pub replica_identity: bool,
+}
+
+/// The edge that ties a table's rows to those of a dynamic parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentEdge {
+    /// The column.
+    pub column: String,
+    /// The parent.
+    pub parent: TableName,
+    /// Whether a foreign key that the database enforces is on it: no row can have come before its
+    /// parent, or outlive it.
+    pub enforced: bool,
 }
 
 /// A table's row-level security.

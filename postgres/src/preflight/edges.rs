@@ -51,6 +51,10 @@ impl ForeignKey {
 struct Trigger {
     table: TableName,
     name: String,
+    /// What it is on, in SQL: the table or a partition of it.
+    on: String,
+    /// Whether it is a constraint's own, which acts as the constraint does.
+    of_constraint: bool,
     on_delete: bool,
     /// When it fires, as `pg_trigger.tgenabled` has it.
     enabled: String,
@@ -92,7 +96,8 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             findings.extend(from_outside.flat_map(|key| outside(key, graph, &place)));
             let firing = triggers
                 .iter()
-                .filter(|trigger| trigger.on_delete && trigger.fires_as_origin());
+                .filter(|trigger| trigger.on_delete && trigger.fires_as_origin())
+                .filter(|trigger| !trigger.of_constraint);
             findings.extend(firing.map(|trigger| delete_trigger(trigger, &place)));
             let ruling = rules.iter().filter(|rule| rule.on_delete);
             findings.extend(ruling.map(|found| rule(found, &place, DELETE_RULE)));
@@ -105,7 +110,7 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             );
             let firing = triggers.iter().filter(|trigger| match as_replica {
                 true => trigger.fires_as_replica(),
-                false => trigger.fires_as_origin(),
+                false => trigger.fires_as_origin() && !trigger.of_constraint,
             });
             let firing: Vec<Finding> = firing
                 .map(|trigger| sink_trigger(trigger, &place))
@@ -176,19 +181,28 @@ fn foreign_key(
     })
 }
 
-/// Row triggers of partitions are copies of their parent's; only the parent's own are told.
+/// A partition's copy of its parent's trigger is told only if it fires at other times. A constraint's
+/// own trigger is none that a user wrote, unless a user had it fire for replicas.
 const TRIGGERS: &str = "
-select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text
+select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text,
+       format('%I.%I', n.nspname, c.relname), t.tgisinternal and t.tgconstraint <> 0
   from pg_catalog.pg_trigger t
   join moved on moved.oid = t.tgrelid
- where not t.tgisinternal and t.tgparentid = 0 and t.tgenabled <> 'D'
+  join pg_catalog.pg_class c on c.oid = t.tgrelid
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  left join pg_catalog.pg_trigger above on above.oid = t.tgparentid
+ where t.tgenabled <> 'D' and (above.oid is null or above.tgenabled <> t.tgenabled)
+   and (not t.tgisinternal or t.tgconstraint = 0 or t.tgenabled in ('R', 'A'))
  order by 1, 2";
 
 /// Rules that rewrite what is written.
 const RULES: &str = "
-select distinct moved.place, r.rulename::text, r.ev_type = '4', r.ev_enabled::text
+select distinct moved.place, r.rulename::text, r.ev_type = '4', r.ev_enabled::text,
+       format('%I.%I', n.nspname, c.relname), false
   from pg_catalog.pg_rewrite r
   join moved on moved.oid = r.ev_class
+  join pg_catalog.pg_class c on c.oid = r.ev_class
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
  where r.ev_type in ('2', '3', '4') and r.ev_enabled <> 'D'
  order by 1, 2";
 
@@ -212,6 +226,8 @@ async fn written_by_users(
             name: row.try_get(1).doing(doing)?,
             on_delete: row.try_get(2).doing(doing)?,
             enabled: row.try_get(3).doing(doing)?,
+            on: row.try_get(4).doing(doing)?,
+            of_constraint: row.try_get(5).doing(doing)?,
         });
     }
     Ok(triggers)
@@ -442,12 +458,15 @@ fn delete_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Fin
     Finding::warn(
         "delete-trigger",
         place(&trigger.table),
-        format!("trigger {} fires when a row is deleted", trigger.name),
+        format!(
+            "trigger {} on {} fires when a row is deleted",
+            trigger.name, trigger.on
+        ),
         "Eviction fires it for each row, though nothing was deleted: it moved",
     )
     .mend(format!(
         "before the eviction: alter table {} disable trigger {}",
-        qualified(&trigger.table),
+        trigger.on,
         quote_ident(&trigger.name)
     ))
 }
@@ -536,17 +555,21 @@ fn acting(
 }
 
 fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {
-    Finding::refuse(
+    let finding = Finding::refuse(
         "sink-trigger",
         place(&trigger.table),
-        format!("trigger {} fires when our role writes", trigger.name),
+        format!(
+            "trigger {} on {} fires when our role writes",
+            trigger.name, trigger.on
+        ),
         "It fires for moved rows too, and what it writes is not what the source had",
-    )
-    .mend(format!(
-        "alter table {} disable trigger {}, for the time of the move",
-        qualified(&trigger.table),
-        quote_ident(&trigger.name)
-    ))
+    );
+    let (on, name) = (&trigger.on, quote_ident(&trigger.name));
+    finding.mend(if trigger.of_constraint {
+        format!("alter table {on} enable trigger {name}, so that it fires for others only")
+    } else {
+        format!("alter table {on} disable trigger {name}, for the time of the move")
+    })
 }
 
 /// The code of a finding about a rule, and why it matters.
@@ -564,12 +587,12 @@ fn rule(
     place: &dyn Fn(&TableName) -> Place,
     (code, why): (&'static str, &'static str),
 ) -> Finding {
-    let what = format!("rule {} rewrites writes", found.name);
+    let what = format!("rule {} on {} rewrites writes", found.name, found.on);
     let finding = Finding::refuse(code, place(&found.table), what, why);
     finding.mend(format!(
         "drop rule {} on {}",
         quote_ident(&found.name),
-        qualified(&found.table)
+        found.on
     ))
 }
 

@@ -18,7 +18,6 @@ use crate::catalog::Relation;
 use crate::scope::Scope;
 use crate::spine::{self, Spine};
 use crate::sql::{qualified, quote_ident};
-use crate::stream::enforced_edges;
 use crate::{Doing, Error, Result};
 
 /// How many keys go to the sink at once.
@@ -168,15 +167,10 @@ async fn one_store(
         accepted: job.accept_disagreeing_edges,
     };
     let mut findings = Vec::new();
-    let walk = job.graph.walk(store);
-    let held = match enforced_edges(&to.primary, &walk, &to.catalog).await {
-        Ok(held) => held,
-        Err(error) => return vec![not_checked(&to.place, &error)],
-    };
-    for table in walk {
+    for table in job.graph.walk(store) {
         let pair = Pair {
             graph: job.graph,
-            is_held: held.contains(&table.name),
+            is_held: to.catalog.is_held(&table.name),
             table,
             from,
             to,

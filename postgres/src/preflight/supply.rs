@@ -51,7 +51,28 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             }
         }
     }
+    if open.side == Side::Sink {
+        for (name, column) in sequences::unfollowed(&*open.primary, &names).await? {
+            let found = tables.iter().find(|table| table.name == name);
+            let place = found.map(|table| open.place.table(&table.store, &table.name));
+            findings.push(unfollowed(&place.unwrap_or_default().column(&column)));
+        }
+    }
     Ok(findings)
+}
+
+fn unfollowed(place: &Place) -> Finding {
+    Finding::warn(
+        "sequence-unknown",
+        place.clone(),
+        "its default calls a function, or names a sequence, that cannot be followed",
+        "What gives the next number is not known, and not raised past the ids that move in: others' \
+         inserts may fail by them",
+    )
+    .mend(
+        "default nextval('…'::regclass), or a function with a body of SQL (begin atomic); else set the \
+         sequence past the source's by hand, before the move and before the flip",
+    )
 }
 
 /// A sequence of a cell that has ids of its own: it must stand among them, and stay there.

@@ -171,6 +171,8 @@ pub enum Reason {
     RowUnidentified,
     /// The key belongs to another tenant's row on the sink.
     KeyTakenByOtherTenant,
+    /// A column that the sink numbers itself was given another number on the source.
+    NumberChanged,
     /// The table was truncated.
     Truncated,
     /// The table's columns, types or replica identity are not what they were at the start.
@@ -307,6 +309,7 @@ impl Reason {
             Reason::RowMissing => "row-missing",
             Reason::RowUnidentified => "row-unidentified",
             Reason::KeyTakenByOtherTenant => "key-taken-by-other-tenant",
+            Reason::NumberChanged => "number-changed",
             Reason::Truncated => "truncated",
             Reason::SchemaChanged => "schema-changed",
         }
@@ -325,6 +328,10 @@ impl fmt::Display for Reason {
             Reason::RowMissing => "a row that must be on the sink is not there",
             Reason::RowUnidentified => "the log does not say which row was changed",
             Reason::KeyTakenByOtherTenant => "a key belongs to another tenant's row on the sink",
+            Reason::NumberChanged => {
+                "a column that is generated always as identity was given another number, which the \
+                 sink takes for new rows only"
+            }
             Reason::Truncated => {
                 "it was truncated, which takes every tenant's rows, whoever they belonged to"
             }

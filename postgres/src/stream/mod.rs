@@ -59,7 +59,6 @@ pub use mover::run;
 pub use seal::seal;
 pub use spool::{Recorder, Recording, Replay, Spool};
 pub use start::identify;
-pub(crate) use tables::enforced_edges;
 pub use tail::{Tail, read_tail};
 
 use crate::keys::KeyRecorder;

@@ -171,6 +171,31 @@ pub(super) fn exists_sql(table: &Table) -> String {
     )
 }
 
+/// Selects a row of a given key whose numbers are not the given ones. Its parameters are an array for
+/// each column of the key, then one for each number.
+pub(super) fn renumbered_sql(table: &Table) -> String {
+    let key = table.key.len();
+    let total = key + table.numbers().count();
+    let given = |at: usize, column: &Column| format!("g.c{at}::{}", column.sink_type);
+    let same = (1..).zip(&table.key).map(|(at, &column)| {
+        let column = &table.columns[column];
+        let (name, equals) = (quote_ident(&column.name), &column.equals);
+        format!("t.{name} {equals} {}", given(at, column))
+    });
+    let differs = (key + 1..).zip(table.numbers()).map(|(at, column)| {
+        let column = &table.columns[column];
+        format!("t.{} <> {}", quote_ident(&column.name), given(at, column))
+    });
+    format!(
+        "select from {} as t join unnest({}) as g({}) on {} where {} limit 1",
+        table.sql_name,
+        list((1..=total).map(|at| format!("${at}::text[]"))),
+        list((1..=total).map(|at| format!("c{at}"))),
+        same.collect::<Vec<_>>().join(" and "),
+        differs.collect::<Vec<_>>().join(" or ")
+    )
+}
+
 /// Selects a row of a parent with one of the given ids that is another tenant's.
 pub(super) fn others_sql(table: &Table) -> String {
     let key = table.key_column();

@@ -3,7 +3,7 @@
 //!
 //! Built once at the start from the catalogs of both sides. A table is an index from then on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use monarch_config::{Graph, Scope as Edge, Table as Configured};
 use monarch_model::{StoreName, TableName};
@@ -17,7 +17,6 @@ use crate::keys::key_columns;
 use crate::scope::{Scope, Term};
 use crate::spine::Spine;
 use crate::sql::{qualified, quote_ident};
-use crate::{Doing, Error};
 
 /// Where a table stands in [`Tables::all`].
 pub(super) type TableIndex = usize;
@@ -155,6 +154,14 @@ impl Table {
         matches!(self.kind, Kind::Parent { .. })
     }
 
+    /// The columns beside the key that the sink numbers itself, and takes for new rows only.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = usize> {
+        let columns = self.columns.iter().enumerate();
+        columns
+            .filter(|(_, column)| column.identity_always && !column.in_key)
+            .map(|(at, _)| at)
+    }
+
     pub(super) fn finding(&self, reason: Reason) -> StreamError {
         Finding::new(&self.name, reason).into()
     }
@@ -227,7 +234,6 @@ impl Tables {
         let configured = graph.walk(&unit.store);
         let source_catalog = catalog::load(source, &configured).await?;
         let sink_catalog = catalog::load(sink, &configured).await?;
-        let enforced = enforced_edges(source, &configured, &source_catalog).await?;
         let builder = Builder {
             graph,
             spine,
@@ -240,7 +246,6 @@ impl Tables {
                 .collect(),
             source: &source_catalog,
             sink: &sink_catalog,
-            enforced,
         };
         let mut all: Vec<Table> = Vec::with_capacity(configured.len());
         let mut by_oid = HashMap::new();
@@ -318,7 +323,6 @@ struct Builder<'a> {
     index: BTreeMap<TableName, TableIndex>,
     source: &'a Catalog,
     sink: &'a Catalog,
-    enforced: BTreeSet<TableName>,
 }
 
 impl Builder<'_> {
@@ -355,7 +359,7 @@ impl Builder<'_> {
         Ok(Table {
             sql_name: qualified(&table.name),
             kind: self.kind(table),
-            tie_enforced: self.enforced.contains(&table.name),
+            tie_enforced: self.source.is_held(&table.name),
             spine: self.spine_ids(&table.name),
             key_kind: self.key_kind(table, sink),
             key,
@@ -417,7 +421,7 @@ impl Builder<'_> {
             Kind::Spine
         } else if self.graph.has_children(&table.name) {
             let mut children = self.graph.children(&table.name).into_iter();
-            let enforced = children.all(|(child, _)| self.enforced.contains(&child.name));
+            let enforced = children.all(|(child, _)| self.source.is_held(&child.name));
             Kind::Parent { enforced }
         } else {
             Kind::Leaf
@@ -557,45 +561,4 @@ fn identity_letter(identity: &ReplicaIdentity) -> char {
         ReplicaIdentity::Index { .. } => 'i',
         ReplicaIdentity::Nothing => 'n',
     }
-}
-
-/// The tables whose scope edge is a foreign key that the database enforces: none of its rows can
-/// have come before, or can outlive, the parent.
-pub(crate) async fn enforced_edges(
-    client: &Client,
-    tables: &[&Configured],
-    catalog: &Catalog,
-) -> Result<BTreeSet<TableName>, Error> {
-    let doing = "read the foreign keys";
-    let rows = client
-        .query(
-            "select c.conrelid, c.confrelid, a.attname
-             from pg_catalog.pg_constraint c
-             join pg_catalog.pg_attribute a on a.attrelid = c.conrelid and a.attnum = c.conkey[1]
-             where c.contype = 'f' and c.convalidated and array_length(c.conkey, 1) = 1
-               and not exists (select from pg_catalog.pg_trigger tg
-                               where tg.tgconstraint = c.oid and tg.tgenabled = 'D')",
-            &[],
-        )
-        .await
-        .doing(doing)?;
-    let mut keys: BTreeSet<(u32, u32, String)> = BTreeSet::new();
-    for row in rows {
-        keys.insert((
-            row.try_get(0).doing(doing)?,
-            row.try_get(1).doing(doing)?,
-            row.try_get(2).doing(doing)?,
-        ));
-    }
-    let is_enforced = |table: &&&Configured| {
-        let edge = table.scope_edge()?;
-        let child = catalog.relation(&table.name)?.oid;
-        let parent = catalog.relation(&edge.parent)?.oid;
-        Some(keys.contains(&(child, parent, edge.column.clone())))
-    };
-    Ok(tables
-        .iter()
-        .filter(|table| is_enforced(table).unwrap_or(false))
-        .map(|table| table.name.clone())
-        .collect())
 }

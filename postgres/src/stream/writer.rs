@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use monarch_model::Lsn;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as Fetched, Statement, Transaction};
 
 use super::assemble::SourceTransaction;
@@ -20,7 +21,9 @@ use super::foresight::{let_others_run, plan};
 use super::membership::Membership;
 use super::pipeline::Pipeline;
 use super::primary::Primary;
-use super::statement::{Param, Shape, Verb, others_sql, set_columns, subtree_deletes};
+use super::statement::{
+    Param, Shape, Verb, others_sql, renumbered_sql, set_columns, subtree_deletes,
+};
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
 use super::{Action, After, Missing, Operation, Reason, Row, mark};
 use crate::keys::Keys;
@@ -31,6 +34,8 @@ use crate::{Doing, Unit};
 const STATEMENTS_MAX: usize = 1024;
 /// The most parents that have left whose children are left standing until the commit.
 const DEPARTED_MAX: usize = 256;
+/// The most rows whose numbers are remembered before they are compared.
+const NUMBERS_MAX: usize = 1000;
 /// The most new parents of which the source is asked at once whether they have children.
 const NEWCOMERS_MAX: usize = 1000;
 
@@ -75,6 +80,8 @@ pub(super) struct SoFar {
     pub(super) wanted: Wanted,
     /// New parents of which it is not known whether children came before them.
     newcomers: BTreeMap<TableIndex, BTreeSet<String>>,
+    /// The numbers, by key, of rows in columns that the sink takes for new rows only.
+    numbers: BTreeMap<TableIndex, BTreeMap<Vec<String>, Vec<String>>>,
     /// The source transaction at hand.
     at: Option<LastChange>,
 }
@@ -109,6 +116,7 @@ impl Writer<'_> {
             }
         }
         self.delete_subtrees().await?;
+        self.compare_numbers().await?;
         self.membership.end_transaction();
         if self.so_far.wanted.is_empty() {
             self.membership.all_written();
@@ -230,7 +238,54 @@ impl Writer<'_> {
         let taken = Missing::Fatal(Reason::KeyTakenByOtherTenant);
         self.write(table, change, Verb::Upsert, values, taken)
             .await?;
+        self.note_numbers(table, change).await?;
         self.grow(table, change)
+    }
+
+    /// A row that is written over keeps its numbers. Whether they are still the source's is looked at
+    /// for many rows at once.
+    async fn note_numbers(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
+        let text = |at: usize| {
+            let value = change.new.as_ref()?[at].text()?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        let numbers: Option<Vec<String>> = table.numbers().map(text).collect();
+        let key: Option<Vec<String>> = table.key.iter().map(|&at| text(at)).collect();
+        let (Some(key), Some(numbers)) = (key, numbers.filter(|numbers| !numbers.is_empty()))
+        else {
+            return Ok(());
+        };
+        let noted = self.so_far.numbers.entry(change.table).or_default();
+        noted.insert(key, numbers);
+        if noted.len() >= NUMBERS_MAX {
+            self.compare_numbers().await?;
+        }
+        Ok(())
+    }
+
+    async fn compare_numbers(&mut self) -> Result<(), StreamError> {
+        if self.so_far.numbers.is_empty() {
+            return Ok(());
+        }
+        self.settle().await?;
+        for (index, noted) in std::mem::take(&mut self.so_far.numbers) {
+            let table = &self.tables.all[index];
+            let width = table.key.len() + table.numbers().count();
+            let mut given = vec![Vec::with_capacity(noted.len()); width];
+            for (key, numbers) in noted {
+                for (column, value) in given.iter_mut().zip(key.into_iter().chain(numbers)) {
+                    column.push(value);
+                }
+            }
+            let doing = || format!("compare what the sink numbers of {}", table.name);
+            let sql = renumbered_sql(table);
+            let given: Vec<&(dyn ToSql + Sync)> = given.iter().map(|column| column as _).collect();
+            let other = self.tx.query_opt(&sql, &given).await.doing(doing())?;
+            if other.is_some() {
+                return Err(table.finding(Reason::NumberChanged));
+            }
+        }
+        Ok(())
     }
 
     /// A parent's key left in this transaction and is used again. What hung on it goes; and since a
@@ -329,7 +384,12 @@ impl Writer<'_> {
         params.extend(old_key(table, change)?.into_iter().map(Param::Text));
         let verb = Verb::Update { set };
         self.note_early(table, change);
-        self.write(table, change, verb, params, missing).await
+        self.write(table, change, verb, params, missing).await?;
+        // A row that was never the organization's has numbers of its own.
+        match missing {
+            Missing::Fine => Ok(()),
+            Missing::Fetch | Missing::Fatal(_) => self.note_numbers(table, change).await,
+        }
     }
 
     async fn rekey_parent(
@@ -604,6 +664,7 @@ impl Writer<'_> {
             self.fetch_rows(&query, &mut gone).await?;
         }
         self.settle().await?;
+        self.compare_numbers().await?;
         self.take_back(gone).await?;
         self.so_far.wanted = Wanted::default();
         self.membership.all_written();

@@ -383,6 +383,13 @@ async fn foreign_keys_and_triggers_are_looked_at() {
         ),
         (
             Sink,
+            "do $$ begin execute (select format('alter table event enable always trigger %I', tgname)
+               from pg_trigger where tgrelid = 'event'::regclass and tgisinternal limit 1); end $$",
+            "sink-trigger",
+            Refuse,
+        ),
+        (
+            Sink,
             "create rule quiet as on insert to event do instead nothing",
             "sink-rule",
             Refuse,
@@ -395,6 +402,50 @@ async fn foreign_keys_and_triggers_are_looked_at() {
         ),
     ])
     .await;
+}
+
+/// Guards promise 1: a partition's triggers and rules fire for rows of its table. They are told with the
+/// partition, once, and what mends it does.
+#[tokio::test]
+async fn triggers_of_partitions_are_looked_at() {
+    let (source, _) = pair().await;
+    for version in [PgVersion::V14, PgVersion::V17] {
+        let sink = Cell::new(version).await;
+        sink.run(
+            "drop table tag;
+             create table tag (event_id bigint references event, key text, value text,
+               primary key (event_id, key)) partition by hash (event_id);
+             create table tag_0 partition of tag for values with (modulus 2, remainder 0);
+             create table tag_1 partition of tag for values with (modulus 2, remainder 1);
+             create function nothing() returns trigger language plpgsql as
+               'begin return new; end';
+             create trigger quiet after insert on tag for each row execute function nothing()",
+        )
+        .await;
+        let report = check_dsns(&source.dsn, &sink.dsn).await;
+        assert_eq!(report.findings, []);
+        for sql in [
+            "alter table tag_1 enable always trigger quiet",
+            "create trigger own after insert on tag_0 for each row execute function nothing();
+             alter table tag_0 enable replica trigger own",
+        ] {
+            sink.run(sql).await;
+            let report = check_dsns(&source.dsn, &sink.dsn).await;
+            assert_eq!(codes(&report), ["sink-trigger"], "{sql}");
+            let finding = found(&report, "sink-trigger");
+            assert_eq!(finding.place.table, Some(table("tag")));
+            assert!(finding.what.contains("public.tag_"), "{finding}");
+            let mend = finding.mend.as_deref().unwrap();
+            sink.run(mend.split(", for").next().unwrap()).await;
+            let report = check_dsns(&source.dsn, &sink.dsn).await;
+            assert_eq!(report.findings, []);
+        }
+        sink.run("create rule own as on update to tag_0 do instead nothing")
+            .await;
+        let report = check_dsns(&source.dsn, &sink.dsn).await;
+        let rule = found(&report, "sink-rule").mend.as_deref();
+        assert_eq!(rule, Some("drop rule \"own\" on public.tag_0"));
+    }
 }
 
 /// Guards promise 1: another tenant's row is never changed, so what it holds is found first.

@@ -266,3 +266,93 @@ relationships:
         .get(0);
     assert_eq!(next, 1000);
 }
+
+/// Guards promise 1: a sequence is found behind whatever the catalog can say draws from it; and what it
+/// cannot say is told, by column.
+#[tokio::test]
+async fn sequences_are_found_behind_domains_functions_and_partitions() {
+    let tables = [
+        "by_domain",
+        "domain_default",
+        "by_function",
+        "cut",
+        "by_text",
+        "by_string",
+    ];
+    let entry = |table: &str| {
+        format!(
+            "  {table}: {{store: default, primary_key: [id], \
+             refs: {{organization_id: {{parent: organization}}}}}}\n"
+        )
+    };
+    let manifest = format!(
+        "root: organization\nstores: {{default: {{type: postgres}}}}\nrelationships:\n  \
+         organization: {{store: default, primary_key: [id]}}\n{}",
+        tables.map(entry).concat()
+    );
+    let case = Case {
+        manifest: &manifest,
+        schema: "
+create table organization (id bigint primary key);
+create sequence a; create sequence b; create sequence c; create sequence d; create sequence e;
+create domain plain_id as integer;
+create domain kept_id as plain_id check (value > 0);
+create domain numbered as bigint default nextval('b');
+create function inner_id() returns bigint language sql begin atomic select nextval('c'); end;
+create function outer_id() returns bigint language sql begin atomic select inner_id() + 0; end;
+create function string_id() returns bigint language plpgsql as 'begin return nextval(''c''); end';
+create table by_domain (id kept_id primary key default nextval('a'), organization_id bigint);
+create table domain_default (id numbered primary key, organization_id bigint);
+create table by_function (id bigint primary key default outer_id(), organization_id bigint);
+create table cut (id bigint default nextval('d'), organization_id bigint, primary key (id))
+  partition by range (id);
+create table cut_low partition of cut for values from (minvalue) to (1000000);
+create table cut_high partition of cut for values from (1000000) to (maxvalue);
+alter table cut_high alter id set default nextval('e');
+create table by_text (id bigint primary key default nextval('a'::text), organization_id bigint);
+create table by_string (id bigint primary key default string_id(), organization_id bigint)",
+        fill: "insert into organization values ($ORG)",
+        ..Case::EMPTY
+    };
+    let mut it = Move::prepare(&case, PgVersion::V15, PgVersion::V14).await;
+    it.read_spine().await;
+    for (at, table) in (1..).zip(tables) {
+        let sql = format!("insert into {table} values ({at} * 1000, 1)");
+        run(&it.source, &sql).await;
+    }
+    run(
+        &it.source,
+        "insert into cut values (1000007, 1); select setval('c', 40000)",
+    )
+    .await;
+    let outcomes = it.keeper().raise().await.unwrap();
+    let raised: Vec<(&str, &str, i64)> = outcomes
+        .iter()
+        .filter_map(|outcome| match outcome.raised {
+            Raised::Raised { to, .. } => Some((outcome.table.as_str(), &*outcome.sequence, to)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        raised,
+        [
+            ("by_domain", "public.a", 1050),
+            ("domain_default", "public.b", 2050),
+            ("by_function", "public.c", 40_050),
+            ("cut", "public.d", 1_000_057),
+            ("cut", "public.e", 1_000_057),
+        ]
+    );
+    let report = it.preflight().await;
+    let told: Vec<String> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "sequence-unknown")
+        .map(|finding| finding.place.to_string())
+        .collect();
+    assert!(
+        told.len() == 2 && told[0].ends_with("by_string.id") && told[1].ends_with("by_text.id"),
+        "{told:?}"
+    );
+    assert!(!report.refuses(), "{:#?}", report.findings);
+}

@@ -110,6 +110,69 @@ insert into thing (id, organization_id, a, b) overriding system value
     assert!(whole.comparison.is_equal(), "{:?}", whole.comparison);
 }
 
+/// Guards promise 1: a number that the sink gives itself cannot be set on a row that is there. Where
+/// the source gives a row another one, the move fails by name, whatever the log tells of the old
+/// row; and with what preflight names it is carried over.
+#[tokio::test]
+async fn a_number_that_the_sink_cannot_take_fails_the_move() {
+    let case = Case {
+        manifest: "
+root: organization
+stores: {default: {type: postgres}}
+relationships:
+  organization: {store: default, primary_key: [id]}
+  plain: {store: default, primary_key: [id], refs: {organization_id: {parent: organization}}}
+  whole: {store: default, primary_key: [id], refs: {organization_id: {parent: organization}}}
+  above: {store: default, primary_key: [id], refs: {organization_id: {parent: organization}}}
+  below: {store: default, primary_key: [id], refs: {above_id: {parent: above}}}
+",
+        schema: "create table organization (id bigint primary key);
+            create table plain (id text primary key, organization_id bigint,
+              number int generated always as identity, body text);
+            create table whole (like plain including all);
+            alter table whole replica identity full;
+            create table above (like plain including all);
+            create table below (id bigint primary key, above_id text references above)",
+        fill: "insert into organization values ($ORG);
+            insert into plain values ('a$ORG', $ORG), ('b$ORG', $ORG), ('c$ORG', $ORG);
+            insert into whole select id, organization_id from plain where organization_id = $ORG;
+            insert into above select id, organization_id from plain where organization_id = $ORG",
+        owned: &[
+            ("plain", "organization_id = $ORG"),
+            ("whole", "organization_id = $ORG"),
+            ("above", "organization_id = $ORG"),
+        ],
+        ..Case::EMPTY
+    };
+    for table in ["plain", "whole", "above"] {
+        let it = Move::begin(&case, PgVersion::V15, PgVersion::V14).await;
+        it.follows(&[
+            &format!("update {table} set body = body || id || '!'"),
+            &format!("update {table} set id = id || id, body = 'rekeyed' where id like 'a%'"),
+            &format!("update {table} set number = default where id = 'b2'"),
+            &format!("insert into {table} values ('d1', 1), ('d2', 2)"),
+        ])
+        .await;
+        let renumbered = format!("update {table} set number = default where id = 'c1'");
+        let error = it.ends(&[&renumbered]).await;
+        let StreamError::Fatal(finding) = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(finding.reason, Reason::NumberChanged);
+        assert_eq!(finding.table.as_str(), table);
+
+        let it = Move::begin(&case, PgVersion::V15, PgVersion::V14).await;
+        let report = it.preflight().await;
+        let told = report.findings.iter().find(|finding| {
+            let of = finding.place.table.as_ref().map(|name| name.as_str());
+            finding.code == "column-identity-always" && of == Some(table)
+        });
+        let mend = told.unwrap().mend.clone().unwrap();
+        run(&it.sink, mend.split(", for").next().unwrap()).await;
+        it.follows(&[&renumbered]).await;
+    }
+}
+
 /// What only the sink has gets its default, as preflight says.
 #[tokio::test]
 async fn a_column_that_only_the_sink_has_gets_its_default() {

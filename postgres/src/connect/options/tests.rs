@@ -77,7 +77,7 @@ fn the_environment_fills_in_and_the_string_wins() {
 #[test]
 fn what_is_unknown_or_not_supported_is_refused_by_name() {
     for (dsn, named) in [
-        ("host=a user=u sslmod=require", "\"sslmod\""),
+        ("host=a user=u sslmod=require", "\"sslmode\""),
         ("host=a user=u service=prod", "service"),
         ("host=a user=u require_auth=scram-sha-256", "require_auth"),
         ("host=a user=u requirepeer=postgres", "requirepeer"),
