@@ -21,6 +21,7 @@
 
 mod commands;
 mod database;
+mod preflight;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use monarch_model::CellName;
 use crate::routing::RoutingError;
 use commands::{Commands, Order};
 use database::{Change, Database};
+pub(crate) use preflight::preflight;
 
 /// The control plane did not do its part.
 #[derive(Debug, thiserror::Error)]

@@ -4,14 +4,16 @@ use futures::future::join;
 use monarch_blobs::preflight::{BlobJob, check as check_bucket, check_sharing};
 use monarch_blobs::{Bucket, CellReferences, Environment, Rows};
 use monarch_config::{BlobPlace, Config, Eviction, Store, StoreKind, Table};
-use monarch_model::{CellName, OrgId, StoreName};
+use monarch_ledger::{LedgerError, Move};
+use monarch_model::{CellName, OrgId, StoreName, chain};
 use monarch_postgres::catalog;
-use monarch_postgres::preflight::{self, Finding, Job, Limits, Report, Severity};
+use monarch_postgres::preflight::{self, Finding, Job, Limits, Place, Report, Severity};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sql::{qualified, quote_ident};
 use monarch_postgres::{Doing, Session, SessionPurpose};
 use monarch_workflows::contract::{PreflightInput, PreflightOutput};
 
+use crate::control;
 use crate::failure::Fault;
 use crate::register;
 use crate::routing;
@@ -44,7 +46,7 @@ pub(crate) async fn run(
         accept_disagreeing_edges: &input.accept_disagreeing_edges,
         limits: Limits::default(),
     };
-    let look = Box::pin(async { Ok(check(&world.config, &job).await) });
+    let look = Box::pin(async { Ok(check(world, &job).await) });
     let report = vitals
         .during("every database and bucket of both cells", look)
         .await?;
@@ -57,10 +59,13 @@ pub(crate) async fn run(
     })
 }
 
-/// Looks at every database and bucket of both cells and at the control database, and returns every
-/// finding. `job` is about the cells of `config`.
-pub async fn check(config: &Config, job: &Job<'_>) -> Report {
+/// Looks at every database and bucket of both cells, at the ledger and at the control plane, and
+/// returns every finding. `job` is about the cells of the world's fleet.
+pub async fn check(world: &World, job: &Job<'_>) -> Report {
+    let config = &world.config;
     let Job { from, to, org, .. } = *job;
+    // Asked first: what a move that ends meanwhile leaves behind must not be taken for its doing.
+    let ledger = look_at_ledger(world).await;
     let objects = async {
         let mut findings = Vec::new();
         for store in config.graph.moving_blobs().filter(|_| from != to) {
@@ -74,7 +79,92 @@ pub async fn check(config: &Config, job: &Job<'_>) -> Report {
     let (mut report, objects) = join(Box::pin(preflight::check(job)), objects).await;
     report.add(objects);
     report.add(routing::preflight(config, from, to, org).await);
+    if let Some(control) = config.fleet.control.as_ref().filter(|_| from != to) {
+        report.add(control::preflight(control, from, to, org).await);
+    }
+    match ledger {
+        Ok(None) => {}
+        Ok(Some(live)) => {
+            report
+                .findings
+                .retain(|found| !is_doing_of(&live, org, found));
+            report.add(vec![live_move(&live, org)]);
+        }
+        Err(finding) => report.add(finding.into_iter().collect()),
+    }
     report
+}
+
+/// The live move; or why the ledger cannot take one, unless the other checks tell that.
+async fn look_at_ledger(world: &World) -> Result<Option<Move>, Option<Finding>> {
+    let looked = async {
+        world.ledger.schema_version().await?;
+        world.ledger.live_move().await
+    };
+    let error = match looked.await {
+        Ok(live) => return Ok(live),
+        Err(error) => error,
+    };
+    let (code, mend) = match error {
+        LedgerError::Unreachable(_) => return Err(None),
+        _ if error.is_transient() => return Err(None),
+        LedgerError::NotInitialised => ("ledger-not-initialised", "monarch ledger init"),
+        LedgerError::SchemaTooOld { .. } => ("ledger-version", "monarch ledger init"),
+        LedgerError::SchemaTooNew { .. } => ("ledger-version", "use the newer program"),
+        LedgerError::Forbidden { .. } => (
+            "ledger-privilege",
+            "monarch ledger init --grants-for ROLE, by the owner of the ledger's schema",
+        ),
+        _ => ("ledger-unusable", "see the ledger's database"),
+    };
+    let place = Place {
+        database: Some("ledger".to_owned()),
+        ..Place::default()
+    };
+    let why = "A move is registered there before it changes anything";
+    Err(Some(
+        Finding::refuse(code, place, chain(&error), why).mend(mend),
+    ))
+}
+
+fn live_move(live: &Move, org: &OrgId) -> Finding {
+    let whose = if live.org == *org {
+        "What it holds in both cells is no finding"
+    } else {
+        "One move is live at a time"
+    };
+    Finding::refuse(
+        "live-move",
+        Place::default(),
+        format!(
+            "organization {} is being moved from {} to {}: move {} is {}",
+            live.org, live.source_cell, live.sink_cell, live.id, live.phase
+        ),
+        whose,
+    )
+    .mend(format!(
+        "monarch move status --org {}: it says where the move stands and what may be asked of it",
+        live.org
+    ))
+}
+
+/// Findings of servers that any move brings about while it lives: it holds slots and walsenders.
+const OF_ANY_MOVE: [&str; 2] = ["no-free-slot", "no-free-walsender"];
+
+/// Findings of an organization that its own move brings about: its rows and objects are on the sink,
+/// its writes are fenced and routed to the sink, and at last it is gone from the source.
+const OF_ITS_MOVE: [&str; 5] = [
+    "sink-holds-organization",
+    "organization-not-found",
+    "blob-sharing-unknown",
+    "control-fenced",
+    "control-not-routed",
+];
+
+/// Whether a finding is what the live move itself does. Its advice would harm that move.
+fn is_doing_of(live: &Move, org: &OrgId, found: &Finding) -> bool {
+    let code = found.code.as_ref();
+    OF_ANY_MOVE.contains(&code) || (live.org == *org && OF_ITS_MOVE.contains(&code))
 }
 
 async fn look_at_buckets(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use monarch_ledger::{Unit, Verification, VerificationOutcome};
-use monarch_model::{Phase, UnitStatus};
+use monarch_model::{Phase, UnitStatus, binary_size};
 use monarch_postgres::drain;
 use monarch_workflows::contract::{ReadinessInput, ReadinessOutput};
 use tokio::time::Instant;
@@ -82,7 +82,8 @@ fn judge(
     match heartbeat_at.map(|at| now.duration_since(at)) {
         None => reasons.push("its mover has reported nothing yet".to_owned()),
         Some(silence) if silence > STALE_AFTER => reasons.push(format!(
-            "its mover is stale: it last reported {} s ago",
+            "its mover is stale: it last reported {} s ago; see whether its worker runs and reaches \
+             both cells",
             silence.as_secs()
         )),
         Some(_) => {}
@@ -91,7 +92,10 @@ fn judge(
         None => reasons.push("how far it lags is not known yet".to_owned()),
         Some(lag) if lag > LAG_BYTES_MAX => {
             reasons.push(format!(
-                "it lags {lag} bytes behind; at most {LAG_BYTES_MAX} are allowed"
+                "it lags {} behind, and {} would make the write pause long; wait until it has caught \
+                 up (`monarch move watch`), then ask again",
+                binary_size(lag),
+                binary_size(LAG_BYTES_MAX)
             ));
         }
         Some(_) => {}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monarch_ledger::Unit;
+use monarch_model::binary_size;
 use monarch_postgres::drain::{self, RetainedWal};
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose};
 use tokio::sync::watch;
@@ -93,9 +94,10 @@ fn judge(slot: &str, kept: &RetainedWal) -> Option<Fault> {
     is_spent.then(|| Fault::Fatal {
         code: "wal-budget",
         text: format!(
-            "slot {slot} keeps {} bytes of log, and max_slot_wal_keep_size leaves less than \
-             {MARGIN_BYTES}",
-            kept.bytes.unwrap_or_default()
+            "slot {slot} keeps {} of log, and max_slot_wal_keep_size leaves less than {}: raise it, \
+             see why the stream lags, abort and start again",
+            binary_size(kept.bytes.unwrap_or_default()),
+            binary_size(MARGIN_BYTES.unsigned_abs())
         ),
     })
 }

@@ -26,6 +26,26 @@ pub(crate) fn take_up(of: &Move) -> String {
     )
 }
 
+/// What is said of a request to a move that has ended, and what applies instead.
+pub(crate) fn over(of: &Move) -> (String, String) {
+    let lives_in = match of.phase {
+        Phase::Finalized => &of.sink_cell,
+        _ => &of.source_cell,
+    };
+    let at = of.ended_at.map(|at| at.strftime("%Y-%m-%dT%H:%M:%SZ"));
+    let since = at.map(|at| format!(" since {at}")).unwrap_or_default();
+    let said = format!(
+        "the last move of organization {0} has ended: move {1} is {2}{since}, and the organization \
+         lives in {lives_in}",
+        of.org, of.id, of.phase
+    );
+    let to_do = format!(
+        "see `monarch move status --move {}`; a new move begins with `monarch move start --org {}`",
+        of.id, of.org
+    );
+    (said, to_do)
+}
+
 /// What an operator may do with a move that stands there.
 pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> String {
     let named = |commands: &[&str]| {

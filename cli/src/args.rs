@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -173,6 +174,18 @@ impl Route {
     }
 }
 
+impl fmt::Display for Route {
+    /// The options as they were given, each with a blank before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (option, given) in [("from", &self.from), ("to", &self.to)] {
+            if let Some(cell) = given {
+                write!(f, " --{option} {cell}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What is accepted by name.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Accepted {
@@ -180,6 +193,14 @@ pub(crate) struct Accepted {
     /// organization; may be given again for another table
     #[arg(long = "accept-disagreeing-edges", value_name = "TABLE")]
     pub(crate) disagreeing_edges: Vec<TableName>,
+}
+
+impl fmt::Display for Accepted {
+    /// The options as they were given, each with a blank before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut tables = self.disagreeing_edges.iter();
+        tables.try_for_each(|table| write!(f, " --accept-disagreeing-edges {table}"))
+    }
 }
 
 /// A move to look at; the live one unless another is named.

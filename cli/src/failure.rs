@@ -128,8 +128,11 @@ impl From<LedgerError> for Failure {
             | LedgerError::NotStreaming { .. } => Self::not_ready(said),
             _ if error.is_transient() => Self::unreachable(said)
                 .advising("check `ledger.dsn` in the fleet and that it is up"),
-            LedgerError::Database { .. } => Self::failed(said)
-                .advising("look up the SQLSTATE; the ledger's role may lack a grant"),
+            LedgerError::Forbidden { .. } => Self::failed(said).advising(
+                "as the owner of the ledger's schema run `monarch ledger init --grants-for ROLE`, \
+                 and the grants that it prints",
+            ),
+            LedgerError::Database { .. } => Self::failed(said).advising("look up the SQLSTATE"),
             _ => Self::failed(said),
         }
     }

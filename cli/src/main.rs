@@ -13,21 +13,28 @@ mod console;
 mod context;
 mod exit;
 mod failure;
+mod findings;
 mod move_view;
 mod org_move;
 mod units_of_measure;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ErrorKind;
 
 use args::Arguments;
 use console::Output;
 use context::Context;
+use exit::Exit;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misread(&error),
+    };
     let output = arguments.global.output;
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -43,6 +50,53 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => told(&failure, output),
     }
+}
+
+/// Help and versions are printed as they are, and so is what is wrong with the command line, unless
+/// programs are to read it.
+fn misread(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Exit::Done.into();
+    }
+    if !asks_for_json(std::env::args_os()) {
+        let _ = error.print();
+        return Exit::Usage.into();
+    }
+    let (what, usage) = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => (
+            "no command is given".to_owned(),
+            "see `monarch help`".to_owned(),
+        ),
+        _ => parts(&error.render().to_string()),
+    };
+    told(&Failure::usage(what).advising(usage), Output::Json)
+}
+
+/// What is wrong, and how the command is used.
+fn parts(rendered: &str) -> (String, String) {
+    let rendered = rendered.trim_start_matches("error: ");
+    let (what, rest) = rendered.split_once("\n\nUsage: ").unwrap_or((rendered, ""));
+    let usage = rest.split("\n\n").next().unwrap_or_default().trim();
+    let usage = if usage.is_empty() {
+        "see `monarch help`".to_owned()
+    } else {
+        format!("use it as: {usage}")
+    };
+    (what.trim().to_owned(), usage)
+}
+
+/// Whether `--output json` is among arguments that could not be read otherwise.
+fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    let mut is_value = false;
+    let mut json = false;
+    for argument in arguments.take_while(|argument| argument != "--") {
+        if is_value || argument.to_string_lossy().starts_with("--output=") {
+            json = argument == "json" || argument == "--output=json";
+        }
+        is_value = argument == "--output";
+    }
+    json
 }
 
 fn told(failure: &Failure, output: Output) -> ExitCode {

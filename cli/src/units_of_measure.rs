@@ -2,17 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes in the largest binary unit that leaves a digit before the point.
-pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let exponent = (bytes.ilog2() / 10).min(6);
-    let unit = UNITS[exponent as usize - 1];
-    let tenths = (u128::from(bytes) * 10) >> (10 * exponent);
-    format!("{}.{} {unit}", tenths / 10, tenths % 10)
-}
+pub(crate) use monarch_model::binary_size as bytes;
 
 /// A count with its thousands set apart.
 pub(crate) fn count(n: u64) -> String {
@@ -53,11 +43,6 @@ mod tests {
 
     #[test]
     fn numbers_read_as_people_say_them() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1024), "1.0 KiB");
-        assert_eq!(bytes(1_572_864), "1.5 MiB");
-        assert_eq!(bytes(u64::MAX), "15.9 EiB");
         assert_eq!(count(7), "7");
         assert_eq!(count(123_456), "123,456");
         assert_eq!(count(1_234_567), "1,234,567");

@@ -190,6 +190,17 @@ pub enum LedgerError {
     /// There is no connection to the ledger.
     #[error("reach the ledger")]
     Unreachable(#[from] monarch_postgres::Error),
+    /// The role that `ledger.dsn` names may not do it.
+    #[error(
+        "{doing}: the role of ledger.dsn lacks a grant; `monarch ledger init --grants-for ROLE` \
+         prints what it needs"
+    )]
+    Forbidden {
+        /// What was being done.
+        doing: &'static str,
+        /// The server's word.
+        source: ServerError,
+    },
     /// The database did not do its part.
     #[error("{doing}")]
     Database {
@@ -227,6 +238,10 @@ impl LedgerError {
             Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
                 LedgerError::NotInitialised
             }
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => LedgerError::Forbidden {
+                doing,
+                source: ServerError::from(error),
+            },
             _ => LedgerError::Database {
                 doing,
                 source: ServerError::from(error),

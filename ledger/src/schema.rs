@@ -58,7 +58,13 @@ impl Ledger {
     /// worker of the new build must not be refused by what the old one's grants could not name.
     pub async fn init(&self) -> Result<i32, LedgerError> {
         const DOING: &str = "make the ledger's schema";
-        let failed = || LedgerError::database(DOING);
+        // Not what a worker's role lacks, whatever the server's reason.
+        let failed = || {
+            |error: tokio_postgres::Error| LedgerError::Database {
+                doing: DOING,
+                source: error.into(),
+            }
+        };
         let mut lease = self.lease().await?;
         let tx = lease.begin(DOING).await?;
         tx.batch_execute("set local lock_timeout = '5min'; set local statement_timeout = '5min'")

@@ -9,6 +9,7 @@ mod id;
 mod lsn;
 pub mod names;
 pub mod phase;
+mod size;
 mod table_name;
 pub mod unit;
 
@@ -16,5 +17,6 @@ pub use chain::chain;
 pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName};
 pub use lsn::{InvalidLsn, Lsn};
 pub use phase::Phase;
+pub use size::binary_size;
 pub use table_name::TableName;
 pub use unit::UnitStatus;

@@ -53,6 +53,14 @@ impl<'a> Commands<'a> {
         }
     }
 
+    /// The program of each.
+    pub(super) fn programs(&self) -> impl Iterator<Item = &'a str> {
+        let commands = [self.fence, self.unfence, self.flip, self.where_];
+        commands
+            .into_iter()
+            .map(|command| command.first().map_or("", String::as_str))
+    }
+
     /// Runs one command to its end and returns what it printed.
     pub(super) async fn run(&self, order: &Order<'_>) -> Result<String, ControlError> {
         let action = order.action;

@@ -1,7 +1,7 @@
 //! `monarch ledger init`
 
 use clap::Args;
-use monarch_ledger::worker_grants;
+use monarch_ledger::{LedgerError, worker_grants};
 use serde_json::json;
 
 use crate::console;
@@ -17,7 +17,15 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let version = context.ledger()?.init().await?;
+    let version = match context.ledger()?.init().await {
+        Err(error @ LedgerError::Database { .. }) if !error.is_transient() => {
+            return Err(Failure::from(error).advising(
+                "look up the SQLSTATE; 42501 is a missing right: the schema's owner may, and to make \
+                 it `create` on the database is needed",
+            ));
+        }
+        made => made?,
+    };
     let grants = arguments.grants_for.as_deref().map(worker_grants);
     let result = json!({ "schema_version": version, "grants": grants });
     console::show(context.output(), &result, |_| {

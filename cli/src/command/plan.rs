@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use monarch_config::{Config, Database, Graph, Scope as Edge, Table};
 use monarch_model::{CellName, MoveId, OrgId, StoreName, chain};
-use monarch_postgres::preflight::{Finding, Report};
+use monarch_postgres::preflight::Finding;
 use monarch_postgres::publication::{self, Publication};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::spine::{self, Spine};
@@ -78,11 +78,12 @@ struct TablePlan {
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let config = context.config()?;
+    let world = context.world()?;
+    let config = &world.config;
     let (from, to) = arguments.route.within(&config.fleet)?;
     let org = arguments.organization.org.clone();
-    let report = preflight::check(&config, &from, &to, &org, &arguments.accepted).await;
-    let (stores, not_planned) = match Box::pin(stores(&config, &from, &to, &org)).await {
+    let report = preflight::check(&world, &from, &to, &org, &arguments.accepted).await;
+    let (stores, not_planned) = match Box::pin(stores(config, &from, &to, &org)).await {
         Ok(stores) => (stores, None),
         // The findings say more about it than this error.
         Err(failure) if report.refuses() => (Vec::new(), Some(failure.what().to_owned())),
@@ -99,7 +100,10 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         refused: report.refuses(),
         findings: report.findings.clone(),
     };
-    console::show(context.output(), &plan, |plan| text(plan, &report))?;
+    console::show(context.output(), &plan, |plan| {
+        let findings = preflight::text(&report, &plan.org, &arguments.route, &arguments.accepted);
+        text(plan, &findings)
+    })?;
     Ok(preflight::exit(&report))
 }
 
@@ -228,7 +232,7 @@ async fn expected(session: &Session, of: &Table, predicate: &str) -> Result<(u64
     Ok((number("/0/Plan/Plan Rows"), number("/0/Plan/Plan Width")))
 }
 
-fn text(plan: &Plan, report: &Report) -> String {
+fn text(plan: &Plan, findings: &str) -> String {
     let mut text = format!(
         "organization {} from {} to {}\n",
         plain(plan.org.as_str()),
@@ -259,7 +263,7 @@ fn text(plan: &Plan, report: &Report) -> String {
         let names = plan.not_moved.join(", ");
         let _ = writeln!(text, "\nno scope edge, so not moved: {names}");
     }
-    let _ = write!(text, "\n{}", preflight::text(report));
+    let _ = write!(text, "\n{findings}");
     text
 }
 

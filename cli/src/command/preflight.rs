@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use monarch_config::Config;
+use monarch_activities::World;
 use monarch_model::{CellName, OrgId};
 use monarch_postgres::preflight::{Finding, Job, Limits, Report, Severity};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use crate::console::{self, plain};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::findings;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -35,10 +36,10 @@ struct Looked<'a> {
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
-    let config = context.config()?;
-    let (from, to) = arguments.route.within(&config.fleet)?;
+    let world = context.world()?;
+    let (from, to) = arguments.route.within(&world.config.fleet)?;
     let org = &arguments.organization.org;
-    let report = check(&config, &from, &to, org, &arguments.accepted).await;
+    let report = check(&world, &from, &to, org, &arguments.accepted).await;
     let looked = Looked {
         org,
         from: &from,
@@ -46,28 +47,41 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         refused: report.refuses(),
         findings: &report.findings,
     };
-    console::show(context.output(), &looked, |_| text(&report))?;
+    console::show(context.output(), &looked, |_| {
+        text(&report, org, &arguments.route, &arguments.accepted)
+    })?;
     Ok(exit(&report))
 }
 
-/// Looks at every database and bucket of both cells, and at the control database.
+/// What the commands of `control` lack here, which they may have where workers run them.
+const OF_THIS_MACHINE: [&str; 2] = ["control-program-missing", "control-where-failed"];
+
+/// Looks at every database and bucket of both cells, at the ledger and at the control plane.
 pub(super) async fn check(
-    config: &Config,
+    world: &World,
     from: &CellName,
     to: &CellName,
     org: &OrgId,
     accepted: &Accepted,
 ) -> Report {
     let job = Job {
-        graph: &config.graph,
-        fleet: &config.fleet,
+        graph: &world.config.graph,
+        fleet: &world.config.fleet,
         from,
         to,
         org,
         accept_disagreeing_edges: &accepted.disagreeing_edges,
         limits: Limits::default(),
     };
-    Box::pin(monarch_activities::preflight::check(config, &job)).await
+    let mut report = Box::pin(monarch_activities::preflight::check(world, &job)).await;
+    let mut found = std::mem::take(&mut report.findings);
+    for finding in &mut found {
+        if OF_THIS_MACHINE.contains(&finding.code.as_ref()) {
+            finding.severity = Severity::Warn;
+        }
+    }
+    report.add(found);
+    report
 }
 
 /// What the findings mean for whoever runs this in a script.
@@ -79,38 +93,15 @@ pub(super) fn exit(report: &Report) -> Exit {
     }
 }
 
-/// The findings, the heaviest first, each with what mends it.
-pub(super) fn text(report: &Report) -> String {
-    let mut text = String::new();
-    for finding in &report.findings {
-        let _ = writeln!(
+/// The findings and, where none forbids the move, how to start it the way it was looked at.
+pub(super) fn text(report: &Report, org: &OrgId, route: &Route, accepted: &Accepted) -> String {
+    let mut text = findings::text(report);
+    if !report.refuses() {
+        let _ = write!(
             text,
-            "{} [{}] {}\n  {}. {}.",
-            finding.severity,
-            finding.code,
-            plain(&finding.place.to_string()),
-            plain(&finding.what),
-            finding.why
+            "\nstart it with `monarch move start --org {}{route}{accepted}`",
+            plain(org.as_str())
         );
-        if let Some(mend) = &finding.mend {
-            let _ = writeln!(text, "  mend: {}", plain(mend));
-        }
     }
-    let of = |severity| {
-        let found = report.findings.iter();
-        found.filter(|finding| finding.severity == severity).count()
-    };
-    let verdict = if report.refuses() {
-        "refused"
-    } else {
-        "nothing forbids the move"
-    };
-    let _ = write!(
-        text,
-        "{verdict}: {} that refuse, {} that warn, {} to know",
-        of(Severity::Refuse),
-        of(Severity::Warn),
-        of(Severity::Info)
-    );
     text
 }

@@ -10,7 +10,7 @@ use monarch_model::MoveId;
 use monarch_postgres::spine::Spine;
 use uuid::Uuid;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, in_ledger};
 
 /// Registers a move of an organization, as the activity does.
 pub(crate) async fn register(dsn: &str, org: &str) -> Result<MoveId> {
@@ -57,6 +57,100 @@ async fn a_ledger_without_a_schema_is_not_ready_until_it_is_made() -> Result<()>
     assert!(grants.output.contains("to \"mover\";"), "{}", grants.output);
     let after = stage.run(["move", "list"]).await?;
     assert_eq!((after.code, after.output.as_str()), (0, "no move yet\n"));
+    Ok(())
+}
+
+/// A role that may not do its work is told which command prints its grants.
+#[tokio::test]
+async fn a_role_without_grants_is_told_how_to_come_by_them() -> Result<()> {
+    let (owner, dsn) = Stage::with_ledger().await?;
+    owner.run(["ledger", "init"]).await?;
+    let role = fresh_name("reader");
+    in_ledger(&dsn, &format!("create role {role} login password 'reader'")).await?;
+    let stage = Stage::new(&format!("{dsn} user={role} password=reader"))?;
+    let grants = "monarch ledger init --grants-for";
+    let list = stage.run(["move", "list"]).await?;
+    assert_eq!(list.code, 1, "{}", list.errors);
+    assert!(list.errors.contains(grants), "{}", list.errors);
+    let preflight = stage.run(["preflight", "--org", "1"]).await?;
+    assert!(
+        preflight.output.contains("[ledger-privilege]"),
+        "{}",
+        preflight.output
+    );
+    assert!(preflight.output.contains(grants), "{}", preflight.output);
+    let init = stage.run(["ledger", "init"]).await?;
+    assert!(!init.errors.contains(grants), "{}", init.errors);
+    Ok(())
+}
+
+/// The codes of what preflight and plan find, which agree.
+async fn codes(stage: &Stage, org: &str) -> Result<Vec<String>> {
+    let mut codes = Vec::new();
+    for command in ["preflight", "plan"] {
+        let said = stage
+            .run([command, "--org", org, "--output", "json"])
+            .await?;
+        assert_eq!(said.code, 1, "{}", said.errors);
+        let found = said.json()?;
+        let found = found["findings"].as_array().into_iter().flatten();
+        let found = found.filter_map(|one| one["code"].as_str().map(str::to_owned));
+        let found: Vec<String> = found.collect();
+        assert!(codes.is_empty() || codes == found, "{codes:?}, {found:?}");
+        codes = found;
+    }
+    Ok(codes)
+}
+
+/// What a healthy move has brought to the sink is no finding: whoever followed its advice would give
+/// the move up.
+#[tokio::test]
+async fn a_look_knows_what_a_live_move_does_itself() -> Result<()> {
+    let cluster = shared::cluster(PgVersion::V17).await;
+    let mut dsns = Vec::new();
+    for side in ["source", "sink"] {
+        let name = fresh_name(side);
+        dsns.push(cluster.create_database(&name).await?);
+        cluster
+            .admin(&name)
+            .await?
+            .batch_execute(
+                "create table organization (id bigint primary key);
+                 create table issue (id bigint primary key, organization_id bigint);
+                 create table feature (id bigint primary key);
+                 insert into organization values (1), (2);
+                 insert into issue values (1, 1), (2, 2)",
+            )
+            .await?;
+    }
+    let (ledger, ledger_dsn) = Stage::with_ledger().await?;
+    let stage = Stage::of(&dsns[0], &dsns[1], &ledger_dsn)?;
+    let held = |codes: &[String]| {
+        let on_sink = |code: &&String| *code == "sink-holds-organization";
+        codes.iter().filter(on_sink).count()
+    };
+
+    let before = codes(&stage, "1").await?;
+    assert!(
+        before.contains(&"ledger-not-initialised".to_owned()),
+        "{before:?}"
+    );
+    assert_eq!(held(&before), 2, "{before:?}");
+    let text = stage.run(["preflight", "--org", "1"]).await?.output;
+    assert!(text.contains("2 tables: issue, organization\n"), "{text}");
+
+    ledger.run(["ledger", "init"]).await?;
+    register(&ledger_dsn, "1").await?;
+    let its_own = codes(&stage, "1").await?;
+    let live = |codes: &[String]| codes.iter().filter(|code| *code == "live-move").count();
+    assert_eq!((live(&its_own), held(&its_own)), (1, 0), "{its_own:?}");
+    let text = stage.run(["plan", "--org", "1"]).await?.output;
+    for words in ["is active", "monarch move status --org 1"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("abort"), "{text}");
+    let another = codes(&stage, "2").await?;
+    assert_eq!((live(&another), held(&another)), (1, 2), "{another:?}");
     Ok(())
 }
 

@@ -141,6 +141,18 @@ fn said(ended: &Output) -> Said {
     }
 }
 
+/// Runs SQL as the superuser in the database that a stage's ledger is in.
+pub(crate) async fn in_ledger(dsn: &str, sql: &str) -> Result<()> {
+    let (_, database) = dsn
+        .rsplit_once("dbname=")
+        .context("a DSN with dbname last")?;
+    let client = shared::cluster(PgVersion::V17)
+        .await
+        .admin(database)
+        .await?;
+    Ok(client.batch_execute(sql).await?)
+}
+
 /// Waits until a worker has said a word; its end makes waiting vain.
 pub(crate) async fn until_said(worker: &Program, word: &str) -> Result<()> {
     while !worker.output()?.contains(word) {

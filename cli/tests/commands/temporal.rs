@@ -4,7 +4,7 @@ use anyhow::Result;
 use monarch_harness::{Temporal, shared};
 
 use crate::ledger::register;
-use crate::stage::{Stage, until_said};
+use crate::stage::{Stage, in_ledger, until_said};
 
 /// Starts the workflow of a move as its users do, with nobody there to run it.
 async fn started(namespace: &str, org: &str) -> Result<()> {
@@ -76,6 +76,41 @@ async fn nothing_is_asked_of_a_workflow_that_does_not_run() -> Result<()> {
     }
     let swept = stage.run(["sweep"]).await?;
     assert_eq!(swept.code, 0, "{}", swept.errors);
+    Ok(())
+}
+
+/// Who asks something of a move that is over is told how it ended, not that it is misspelled.
+#[tokio::test]
+async fn a_move_that_has_ended_says_how() -> Result<()> {
+    let (stage, dsn) = Stage::with_ledger().await?;
+    let (stage, _) = stage.with_temporal().await?;
+    stage.run(["ledger", "init"]).await?;
+    let id = register(&dsn, "evil-corp").await?.to_string();
+    for (phase, cell) in [("finalized", "us2"), ("aborted", "us1")] {
+        let end = format!("update monarch_ledger.move set phase = '{phase}', ended_at = now()");
+        in_ledger(&dsn, &end).await?;
+        let commands: [&[&str]; 5] = [
+            &["cut-over", "--writes-stopped"],
+            &["pause"],
+            &["resume"],
+            &["evict"],
+            &["abort", "--reason", "late"],
+        ];
+        for words in commands {
+            let whole = ["move", words[0], "--org", "evil-corp"];
+            let said = stage.run(whole.iter().chain(&words[1..])).await?;
+            assert_eq!(said.code, 3, "{words:?}: {}", said.errors);
+            for part in [
+                &id,
+                phase,
+                &format!("lives in {cell}"),
+                "monarch move start",
+            ] {
+                assert!(said.errors.contains(part), "{part}: {}", said.errors);
+            }
+            assert!(!said.errors.contains("spelled"), "{}", said.errors);
+        }
+    }
     Ok(())
 }
 

@@ -27,7 +27,34 @@ async fn a_command_line_that_cannot_be_read_is_a_matter_of_usage() -> Result<()>
         let said = stage.run(arguments).await?;
         assert_eq!(said.code, 2, "{arguments:?}: {}", said.errors);
         assert!(said.output.is_empty() && !said.errors.is_empty());
+
+        let for_programs = arguments.iter().chain(&["--output", "json"]);
+        let said = stage.run(for_programs).await?;
+        assert_eq!(said.code, 2, "{arguments:?}: {}", said.errors);
+        let told: serde_json::Value = serde_json::from_str(&said.errors)?;
+        let parts = [&told["error"], &told["retried"], &told["to_do"]];
+        assert!(parts.iter().all(|part| part.is_string()), "{told}");
     }
+    Ok(())
+}
+
+/// A program reads what is missing and how the command is used, each in its place.
+#[tokio::test]
+async fn a_program_is_told_how_a_command_is_used() -> Result<()> {
+    let stage = Stage::alone()?;
+    let said = stage.run(["--output=json", "move", "pause"]).await?;
+    let told: serde_json::Value = serde_json::from_str(&said.errors)?;
+    let (error, to_do) = (told["error"].to_string(), told["to_do"].to_string());
+    assert!(
+        error.contains("--org <ID>") && !error.contains("Usage"),
+        "{told}"
+    );
+    assert!(to_do.contains("monarch move pause"), "{told}");
+    let help = stage
+        .run(["move", "pause", "--help", "--output", "json"])
+        .await?;
+    assert_eq!(help.code, 0, "{}", help.errors);
+    assert!(help.output.contains("Usage:"), "{}", help.output);
     Ok(())
 }
 

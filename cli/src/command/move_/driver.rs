@@ -17,7 +17,7 @@ use temporalio_common::UpdateDefinition;
 use temporalio_common::data_converters::{TemporalDeserializable, TemporalSerializable};
 use tokio::time::{Instant, timeout_at};
 
-use crate::advice::{forsaken, may_be_asked, take_up};
+use crate::advice::{forsaken, may_be_asked, over, take_up};
 use crate::console;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -60,11 +60,15 @@ impl Driver {
         client: &Client,
         org: &OrgId,
     ) -> Result<Self, Failure> {
-        let of = match context.ledger()?.latest_move_of(org).await {
-            Ok(found) => found.filter(|of| of.phase.is_live()),
+        let latest = match context.ledger()?.latest_move_of(org).await {
+            Ok(found) => found,
             // A move can be steered, above all given up, while its ledger is away.
             Err(error) if error.is_transient() => None,
             Err(error) => return Err(error.into()),
+        };
+        let (of, ended) = match latest {
+            Some(of) if of.phase.is_live() => (Some(of), None),
+            ended => (None, ended),
         };
         let handle = match &of {
             Some(of) => client.get_workflow_handle::<OrgMove>(of.workflow_id.clone()),
@@ -74,11 +78,16 @@ impl Driver {
         match (org_move::liveness(&handle).await?, &of) {
             (Liveness::Running { .. }, _) => Ok(Self { handle, org, of }),
             (gone, Some(of)) => Err(Failure::not_ready(forsaken(of, &gone)).advising(take_up(of))),
-            (_, None) => Err(Failure::not_ready(format!(
-                "organization {org} is not being moved: no workflow {} runs",
-                handle.info().workflow_id
-            ))
-            .advising(org_move::SPELLING)),
+            (_, None) => {
+                let (said, to_do) = ended.as_ref().map(over).unwrap_or_else(|| {
+                    let said = format!(
+                        "organization {org} is not being moved: no workflow {} runs",
+                        handle.info().workflow_id
+                    );
+                    (said, org_move::SPELLING.to_owned())
+                });
+                Err(Failure::not_ready(said).advising(to_do))
+            }
         }
     }
 

@@ -82,7 +82,8 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
     let client = context.temporal().await?;
     refuse_second(&ledger, &client, &org).await?;
     let handle = launch(&client, workflow_id(&org), &input(&arguments)).await?;
-    let registered = until_registered(&ledger, &handle, &org).await?;
+    let options = format!("{}{}", arguments.route, arguments.accepted);
+    let registered = until_registered(&ledger, &handle, &org, &options).await?;
     let started = Started {
         workflow_id: handle.info().workflow_id.clone(),
         run_id: handle.run_id().map(str::to_owned),
@@ -172,6 +173,7 @@ async fn until_registered(
     ledger: &Ledger,
     handle: &Handle,
     org: &OrgId,
+    options: &str,
 ) -> Result<Option<Move>, Failure> {
     let begun = Instant::now();
     while begun.elapsed() < REGISTERED_WITHIN {
@@ -183,20 +185,20 @@ async fn until_registered(
         if let Liveness::Closed { .. } = org_move::liveness(handle).await?
             && let Err(ended) = org_move::outcome(handle).await?
         {
-            return Err(
-                Failure::failed(console::plain(&ended.why)).advising(begin_again(&ended, org))
-            );
+            return Err(Failure::failed(console::plain(&ended.why))
+                .advising(begin_again(&ended, org, options)));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
     Ok(None)
 }
 
-/// What to do about a move that ended before it was registered.
-pub(super) fn begin_again(ended: &Ended, org: &OrgId) -> String {
+/// What to do about a move that ended before it was registered. `options` are those of its start, as
+/// far as they are known, that a look at the same move needs.
+pub(super) fn begin_again(ended: &Ended, org: &OrgId, options: &str) -> String {
     match ended.code.as_str() {
         failure::PREFLIGHT_REFUSED => format!(
-            "nothing was changed; `monarch preflight --org {org}` says what mends each finding"
+            "nothing was changed; `monarch preflight --org {org}{options}` says what mends each finding"
         ),
         failure::LIVE_MOVE => "nothing was changed; wait for the other move's end".to_owned(),
         _ => "nothing was changed; mend it and start again".to_owned(),

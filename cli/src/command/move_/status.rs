@@ -137,7 +137,7 @@ async fn attempt(
         // It registered, moved and ended between our two looks: the next one sees its row.
         Ok(_) => return Ok(None),
         Err(ended) => {
-            attempt.to_do = Some(begin_again(&ended, org));
+            attempt.to_do = Some(begin_again(&ended, org, ""));
             attempt.ended = Some(ended.why);
         }
     }
