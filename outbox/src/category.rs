@@ -36,6 +36,36 @@ pub struct CategoryDef {
     pub retired: bool,
 }
 
+/// The name of what a program does not know by name.
+const UNREGISTERED: &str = "unregistered";
+
+impl ScopeDef {
+    /// A scope that this program does not know.
+    #[must_use]
+    pub fn unregistered(number: i32) -> Self {
+        Self {
+            number,
+            name: UNREGISTERED,
+            shard_column: None,
+            switch: None,
+            retired: false,
+        }
+    }
+}
+
+impl CategoryDef {
+    /// A category that this program does not know, of a row in this scope.
+    #[must_use]
+    pub fn unregistered(number: i32, scope: i32) -> Self {
+        Self {
+            number,
+            name: UNREGISTERED,
+            scope: ScopeDef::unregistered(scope),
+            retired: false,
+        }
+    }
+}
+
 impl fmt::Display for ScopeDef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.number)
@@ -69,7 +99,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a category stands in two scopes, or a number or a name is used twice.
+    /// When a category stands in two scopes, a number or a name is used twice, or a category is in use
+    /// in a scope that is not.
     pub fn new<C>(categories: impl IntoIterator<Item = C>) -> Result<Self, RegistryError>
     where
         C: Into<CategoryDef>,
@@ -88,6 +119,11 @@ impl Registry {
 
     fn add(&mut self, category: CategoryDef, faults: &mut Vec<String>) {
         let scope = category.scope;
+        if scope.retired && !category.retired {
+            faults.push(format!(
+                "category {category} is in use in scope {scope}, which is retired"
+            ));
+        }
         for known in self.scopes.values() {
             let twin = known.number == scope.number || known.name == scope.name;
             if twin && *known != scope {

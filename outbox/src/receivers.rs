@@ -9,6 +9,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_postgres::Transaction;
@@ -19,6 +20,9 @@ use crate::server_error::ServerError;
 use crate::silo::Silo;
 use crate::table::Table;
 use crate::write::{WriteError, Writer};
+
+/// The longest timeout that the server takes.
+const MOST_MS: u128 = i32::MAX as u128;
 
 /// An application's error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,6 +38,8 @@ pub struct Delivery<'a, S: Silo> {
     message: &'a Message<S>,
     transaction: &'a Transaction<'a>,
     table: &'a Table<S>,
+    /// How long the receiver, and each statement of it, may take.
+    within: Duration,
     saved: AtomicBool,
     written: Mutex<Vec<Shard<S>>>,
 }
@@ -53,11 +59,13 @@ impl<'a, S: Silo> Delivery<'a, S> {
         message: &'a Message<S>,
         transaction: &'a Transaction<'a>,
         table: &'a Table<S>,
+        within: Duration,
     ) -> Self {
         Self {
             message,
             transaction,
             table,
+            within,
             saved: AtomicBool::new(false),
             written: Mutex::default(),
         }
@@ -70,14 +78,17 @@ impl<'a, S: Silo> Delivery<'a, S> {
     }
 
     /// The transaction in which the message is deleted once it is handled. What a receiver does here
-    /// happens exactly if the message goes; it is undone if the receiver fails.
+    /// happens exactly if the message goes; it is undone if the receiver fails. A statement in it
+    /// takes no longer than a receiver may: what is undone waits for the statement under way.
     ///
     /// # Errors
     ///
     /// When the server refuses.
     pub async fn transaction(&self) -> Result<&'a Transaction<'a>, ServerError> {
         if !self.saved.swap(true, Ordering::AcqRel) {
-            self.transaction.batch_execute("savepoint receiver").await?;
+            let timeout_ms = self.within.as_millis().clamp(1, MOST_MS);
+            let save = format!("savepoint receiver; set local statement_timeout = {timeout_ms}");
+            self.transaction.batch_execute(&save).await?;
         }
         Ok(self.transaction)
     }
@@ -96,22 +107,24 @@ impl<'a, S: Silo> Delivery<'a, S> {
         Ok(())
     }
 
-    /// Keeps or undoes what the receiver did; returns the shards that it wrote to.
-    pub(crate) async fn settle(self, succeeded: bool) -> Result<Vec<Shard<S>>, ServerError> {
-        if self.saved.into_inner() {
-            let settle = if succeeded {
-                "release savepoint receiver"
-            } else {
-                "rollback to savepoint receiver; release savepoint receiver"
-            };
-            self.transaction.batch_execute(settle).await?;
+    /// Keeps what the receiver did; returns the shards that it wrote to. The server refuses where the
+    /// receiver went on after a statement of its own had failed: then nothing of it can be kept.
+    pub(crate) async fn keep(&self) -> Result<Vec<Shard<S>>, ServerError> {
+        if self.saved.load(Ordering::Acquire) {
+            let keep = "release savepoint receiver; set local statement_timeout to default";
+            self.transaction.batch_execute(keep).await?;
         }
-        let written = self.written.into_inner();
-        Ok(if succeeded {
-            written.unwrap_or_else(PoisonError::into_inner)
-        } else {
-            Vec::new()
-        })
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *written))
+    }
+
+    /// Undoes what the receiver did in the transaction.
+    pub(crate) async fn undo(&self) -> Result<(), ServerError> {
+        if self.saved.load(Ordering::Acquire) {
+            let undo = "rollback to savepoint receiver; release savepoint receiver";
+            self.transaction.batch_execute(undo).await?;
+        }
+        Ok(())
     }
 }
 
@@ -134,6 +147,7 @@ where
 /// The receivers of a program, one a category.
 pub struct Receivers<S: Silo> {
     by_category: BTreeMap<i32, (CategoryDef, Arc<dyn Receiver<S>>)>,
+    otherwise: Option<Arc<dyn Receiver<S>>>,
     pub(crate) taken_twice: Vec<CategoryDef>,
 }
 
@@ -141,6 +155,7 @@ impl<S: Silo> Default for Receivers<S> {
     fn default() -> Self {
         Self {
             by_category: BTreeMap::new(),
+            otherwise: None,
             taken_twice: Vec::new(),
         }
     }
@@ -190,10 +205,24 @@ impl<S: Silo> Receivers<S> {
         self.on(category, |_| std::future::ready(Ok::<(), BoxError>(())))
     }
 
+    /// Hands whatever has no receiver of its own to this one, categories that are not registered or
+    /// stand in another scope included: for a program that passes messages on to others who know what
+    /// they mean.
+    #[must_use]
+    pub fn otherwise(mut self, receiver: impl Receiver<S>) -> Self {
+        self.otherwise = Some(Arc::new(receiver));
+        self
+    }
+
     pub(crate) fn of(&self, category: i32) -> Option<&Arc<dyn Receiver<S>>> {
-        self.by_category
-            .get(&category)
-            .map(|(_, receiver)| receiver)
+        let own = self.by_category.get(&category);
+        own.map(|(_, receiver)| receiver)
+            .or(self.otherwise.as_ref())
+    }
+
+    /// Whether a category is received whether it is registered or not.
+    pub(crate) fn take_unregistered(&self, category: i32) -> bool {
+        self.otherwise.is_some() && !self.by_category.contains_key(&category)
     }
 
     pub(crate) fn categories(&self) -> impl Iterator<Item = CategoryDef> {

@@ -229,6 +229,39 @@ impl<S: InferTargets> Writer<'_, S> {
     /// # fn main() { let _ = create; }
     /// ```
     ///
+    /// With ids from a sequence it does compile:
+    ///
+    /// ```
+    /// # monarch_outbox::categories! {
+    /// #     /// Ours.
+    /// #     pub enum Category in Scope {
+    /// #         /// An organization.
+    /// #         Organization = 0, shard(organization_id) {
+    /// #             /// A project.
+    /// #             Project = 8,
+    /// #         }
+    /// #     }
+    /// # }
+    /// # use monarch_outbox::{BoxError, Cell, CategoryDef, Delivery, Replicated, Writer};
+    /// monarch_outbox::model! {
+    ///     /// A project.
+    ///     pub struct Project in Cell table "sentry_project" {
+    ///         /// Its organization.
+    ///         pub organization_id: i64,
+    ///     }
+    /// }
+    /// # impl Replicated for Project {
+    /// #     const CATEGORY: CategoryDef = Category::Project.def();
+    /// #     type Services = ();
+    /// #     async fn handle_async_replication(&self, _: &(), _: &Delivery<'_, Cell>) -> Result<(), BoxError> { Ok(()) }
+    /// #     async fn handle_async_deletion(_: &(), _: &Delivery<'_, Cell>) -> Result<(), BoxError> { Ok(()) }
+    /// # }
+    /// async fn create(writer: &Writer<'_, Cell>, projects: &mut [Project]) {
+    ///     writer.bulk_create(projects).await.unwrap();
+    /// }
+    /// # fn main() { let _ = create; }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the server refuses, or shard or cells cannot be told.

@@ -252,19 +252,25 @@ create index if not exists {by_object} on {table} ({shard}, category, object_ide
         made.map_err(|error| self.server("make", error))
     }
 
-    /// Looks whether the table can hold an outbox: every column there, of a type that fits, and the
-    /// indexes that the drain walks. To be called at the start of a program.
+    /// Looks whether the table can hold an outbox: every column there, of a type that fits, none of
+    /// others that a message would have to fill, and the indexes that the drain walks. To be called at
+    /// the start of a program.
     ///
     /// # Errors
     ///
     /// When it cannot; all faulty columns at once.
     pub async fn check(&self, client: &Client) -> Result<(), TableError> {
         let found = self.columns(client).await?;
-        let faults: Vec<String> = self
-            .expected()
-            .into_iter()
-            .filter_map(|(column, types)| fault(&column, types, &found))
+        let expected = self.expected();
+        let mut faults: Vec<String> = expected
+            .iter()
+            .filter_map(|(column, types)| fault(column, types, &found))
             .collect();
+        faults.extend(
+            found
+                .iter()
+                .filter_map(|column| column.not_filled(&expected)),
+        );
         if !faults.is_empty() {
             return Err(TableError::Columns {
                 table: self.name.clone(),
@@ -292,10 +298,11 @@ create index if not exists {by_object} on {table} ({shard}, category, object_ide
         expected
     }
 
-    /// Each column of the table and its type without a modifier.
-    async fn columns(&self, client: &Client) -> Result<Vec<(String, String)>, TableError> {
+    /// The columns of the table, their types without a modifier.
+    async fn columns(&self, client: &Client) -> Result<Vec<Column>, TableError> {
         const COLUMNS: &str = "
-            select attname::text, format_type(atttypid, null)
+            select attname::text, format_type(atttypid, null), attnotnull,
+                atthasdef or attidentity <> ''
             from pg_attribute
             where attrelid = to_regclass($1) and attnum > 0 and not attisdropped";
         let rows = client
@@ -307,7 +314,13 @@ create index if not exists {by_object} on {table} ({shard}, category, object_ide
                 table: self.name.clone(),
             });
         }
-        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        let column = |row: &tokio_postgres::Row| Column {
+            name: row.get(0),
+            kind: row.get(1),
+            is_required: row.get(2),
+            fills_itself: row.get(3),
+        };
+        Ok(rows.iter().map(column).collect())
     }
 
     async fn check_indexes(&self, client: &Client) -> Result<(), TableError> {
@@ -330,9 +343,11 @@ create index if not exists {by_object} on {table} ({shard}, category, object_ide
         if S::TARGETED {
             shard.insert(0, self.target_column.clone());
         }
-        for rest in [&["id"][..], &["category", "object_identifier"]] {
+        let of_shard = [&["id"][..], &["category", "object_identifier"]].map(|rest| {
             let rest = rest.iter().map(|&column| column.to_owned());
-            let needed: Vec<String> = shard.iter().cloned().chain(rest).collect();
+            shard.iter().cloned().chain(rest).collect()
+        });
+        for needed in [vec!["id".to_owned()]].into_iter().chain(of_shard) {
             if !indexes.iter().any(|index| index.starts_with(&needed)) {
                 return Err(TableError::Index {
                     table: self.name.clone(),
@@ -352,12 +367,41 @@ create index if not exists {by_object} on {table} ({shard}, category, object_ide
     }
 }
 
-/// What is wrong with a column, if anything is.
-fn fault(column: &str, types: &[&str], found: &[(String, String)]) -> Option<String> {
+/// A column as the table has it.
+struct Column {
+    name: String,
+    kind: String,
+    /// It may not be null.
+    is_required: bool,
+    /// It has a default, or is an identity.
+    fills_itself: bool,
+}
+
+impl Column {
+    /// Why a message that is written leaves it without a value that it must have. Of the expected
+    /// columns all but the id are written.
+    fn not_filled(&self, expected: &[(String, &[&str])]) -> Option<String> {
+        let name = &self.name;
+        match (name == "id", self.fills_itself) {
+            (_, true) => None,
+            (true, false) => Some("column id has no default and is no identity".to_owned()),
+            (false, false) if expected.iter().any(|(written, _)| written == name) => None,
+            (false, false) => self.is_required.then(|| {
+                format!("column {name} is not one of an outbox's, is not null and has no default")
+            }),
+        }
+    }
+}
+
+/// What is wrong with an expected column, if anything is.
+fn fault(column: &str, types: &[&str], found: &[Column]) -> Option<String> {
     let types_expected = types.join(" or ");
-    match found.iter().find(|(name, _)| name == column) {
+    match found.iter().find(|found| found.name == column) {
         None => Some(format!("column {column} ({types_expected}) is missing")),
-        Some((_, kind)) if types.contains(&kind.as_str()) => None,
-        Some((_, kind)) => Some(format!("column {column} is {kind}, not {types_expected}")),
+        Some(found) if types.contains(&found.kind.as_str()) => None,
+        Some(found) => Some(format!(
+            "column {column} is {}, not {types_expected}",
+            found.kind
+        )),
     }
 }

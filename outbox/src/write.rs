@@ -10,6 +10,15 @@
 //!     table.writer(client);
 //! }
 //! ```
+//!
+//! which fails for this reason alone, since with a transaction it does compile:
+//!
+//! ```
+//! # use monarch_outbox::{Cell, Table};
+//! fn with_a_transaction(table: &Table<Cell>, transaction: &tokio_postgres::Transaction<'_>) {
+//!     table.writer(transaction);
+//! }
+//! ```
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -59,7 +59,9 @@ guide! {
     step2_replicated_control_model,
     step3_categories,
     step4_receivers,
+    step5_existing_model,
     step6_backfill,
     step7_testing,
     step8_operations,
+    step9_before_you_ship,
 }

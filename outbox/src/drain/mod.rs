@@ -23,6 +23,17 @@
 //! drain.shard(transaction, shard).await.unwrap();
 //! # }
 //! ```
+//!
+//! Once the transaction has ended, it does compile:
+//!
+//! ```
+//! # use monarch_outbox::{Cell, Drain, Shard};
+//! # async fn outside(drain: &Drain<Cell>, client: &mut tokio_postgres::Client, shard: &Shard<Cell>) {
+//! let transaction = client.transaction().await.unwrap();
+//! transaction.commit().await.unwrap();
+//! drain.shard(client, shard).await.unwrap();
+//! # }
+//! ```
 
 mod backoff;
 mod chosen;

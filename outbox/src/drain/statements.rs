@@ -16,15 +16,13 @@ use super::lock;
 use crate::silo::Silo;
 use crate::table::Table;
 
-/// What every transaction of a drain begins with. A handler may take longer than a role allows a
-/// transaction to idle.
+/// What every transaction of a drain begins with.
 pub(crate) const SETTINGS: &str = "
     set local enable_seqscan = off;
     set local enable_bitmapscan = off;
     set local enable_sort = off;
     set local jit = off;
-    set local plan_cache_mode = force_generic_plan;
-    set local idle_in_transaction_session_timeout = 0;";
+    set local plan_cache_mode = force_generic_plan;";
 
 /// The statements of a visit of one table. Those that name rows by many ids are never prepared: while
 /// the queue is empty, an index in which the id stands last looks as good as the primary key.

@@ -22,6 +22,7 @@ use super::chosen::Chosen;
 use super::index::Parameter;
 use super::statements::{Run, SETTINGS, Statements};
 use super::{DeliveryError, Drain, DrainError, Undelivered};
+use crate::category::CategoryDef;
 use crate::message::{Message, Shard};
 use crate::receivers::Delivery;
 use crate::server_error::ServerError;
@@ -305,7 +306,11 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
             How::AtCommit | How::ByHand => settings.lock_timeout,
         }
         .as_millis();
-        let set = format!("{SETTINGS} set local lock_timeout = {timeout_ms};");
+        let set = format!(
+            "{SETTINGS} set local lock_timeout = {timeout_ms}; \
+             set local idle_in_transaction_session_timeout = {}",
+            settings.idle_ms()
+        );
         let number = self.shard.lock(&self.drain.table);
         let number: [Parameter<'_>; 1] = [(&number, Type::INT8)];
         let target = self.shard.target_name();
@@ -348,10 +353,10 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
             return Ok(Err(self.undelivered(chosen, Undelivered::NoReceiver)));
         };
         let after = self.drain.settings.receiver_timeout;
-        let delivery = Delivery::new(&message, transaction, &self.drain.table);
+        let delivery = Delivery::new(&message, transaction, &self.drain.table, after);
         let begun = Instant::now();
         let receiving = AssertUnwindSafe(receiver.receive(&delivery)).catch_unwind();
-        let result = match tokio::time::timeout(after, receiving).await {
+        let received = match tokio::time::timeout(after, receiving).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(Undelivered::Receiver(error)),
             Ok(Err(_)) => Err(Undelivered::Panic),
@@ -360,35 +365,29 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
         let category = message.category.name;
         metrics::histogram!("outbox.send_signal.duration", "category" => category)
             .record(begun.elapsed());
-        let followed = delivery.settle(result.is_ok()).await;
-        let followed = followed.map_err(|source| DrainError::Server {
-            doing: "settle a receiver's work of",
-            table: self.drain.table.name().clone(),
-            source,
-        })?;
-        if result.is_ok() {
-            metrics::counter!("outbox.processed", "category" => category).increment(1);
-            metrics::histogram!("outbox.coalesced_net_processing_time", "category" => category)
-                .record(begun.elapsed());
-            metrics::histogram!("outbox.coalesced_net_queue_time", "category" => category)
-                .record(chosen.queued_secs);
-            metrics::histogram!("outbox.processing_lag", "category" => category)
-                .record(chosen.queued_secs);
+        let kept = match received {
+            Ok(()) => delivery.keep().await.map_err(Undelivered::from),
+            Err(why) => Err(why),
+        };
+        match kept {
+            Ok(followed) => {
+                measure(category, begun.elapsed(), chosen.queued_secs);
+                self.done.followed.extend(followed);
+                Ok(Ok(()))
+            }
+            Err(why) => {
+                let undone = delivery.undo().await;
+                undone.map_err(|source| DrainError::Server {
+                    doing: "undo a receiver's work of",
+                    table: self.drain.table.name().clone(),
+                    source,
+                })?;
+                Ok(Err(self.undelivered(chosen, why)))
+            }
         }
-        let result = result.map_err(|why| self.undelivered(chosen, why));
-        self.done.followed.extend(followed);
-        Ok(result)
     }
 
     fn message(&self, chosen: &Chosen) -> Result<Message<S>, Undelivered> {
-        let registry = &self.drain.registry;
-        let category = registry.category(chosen.category);
-        let category = category.ok_or(Undelivered::UnknownCategory)?;
-        if category.scope.number != self.shard.scope {
-            return Err(Undelivered::WrongScope {
-                expected: category.scope.to_string(),
-            });
-        }
         let payload = chosen.payload.as_deref().map(|text| {
             serde_json::from_str(text).map_err(|error| Undelivered::NotJson {
                 bytes: text.len(),
@@ -398,7 +397,7 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
         });
         Ok(Message {
             id: chosen.ids.last().copied().unwrap_or_default(),
-            category,
+            category: self.category(chosen.category)?,
             shard: self.shard.clone(),
             object_identifier: chosen.object,
             payload: payload.transpose()?,
@@ -406,6 +405,22 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
             scheduled_for: chosen.scheduled_for,
             coalesced: chosen.ids.len() as u64 - 1,
         })
+    }
+
+    /// The category of a row. Who receives what is not registered knows better than we where it belongs.
+    fn category(&self, number: i32) -> Result<CategoryDef, Undelivered> {
+        let scope = self.shard.scope;
+        let known = self.drain.registry.category(number);
+        match known {
+            Some(category) if category.scope.number == scope => Ok(category),
+            _ if self.drain.receivers.take_unregistered(number) => {
+                Ok(CategoryDef::unregistered(number, scope))
+            }
+            Some(category) => Err(Undelivered::WrongScope {
+                expected: category.scope.to_string(),
+            }),
+            None => Err(Undelivered::UnknownCategory),
+        }
     }
 
     fn undelivered(&self, chosen: &Chosen, why: Undelivered) -> DeliveryError {
@@ -507,6 +522,16 @@ impl<S: Silo, T: Run> Visit<'_, S, T> {
         let older = delivered.iter().map(|chosen| chosen.ids.len() as u64 - 1);
         self.done.coalesced += older.sum::<u64>();
     }
+}
+
+/// Counts a message that was delivered.
+fn measure(category: &'static str, took: Duration, queued_secs: f64) {
+    metrics::counter!("outbox.processed", "category" => category).increment(1);
+    metrics::histogram!("outbox.coalesced_net_processing_time", "category" => category)
+        .record(took);
+    metrics::histogram!("outbox.coalesced_net_queue_time", "category" => category)
+        .record(queued_secs);
+    metrics::histogram!("outbox.processing_lag", "category" => category).record(queued_secs);
 }
 
 impl From<ServerError> for Undelivered {

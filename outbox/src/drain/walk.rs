@@ -1,6 +1,7 @@
 //! Which shards are due, and the tour of them.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
@@ -120,6 +121,20 @@ struct Found<S: Silo> {
     shard: Shard<S>,
     head: i64,
     due: bool,
+}
+
+/// The shards that are switched off, and since when that is known.
+struct Switches {
+    off: BTreeSet<(i32, i64)>,
+    read_at: Instant,
+}
+
+impl Switches {
+    async fn read<S: Silo>(drain: &Drain<S>, client: &Client) -> Result<Self, DrainError> {
+        let read_at = Instant::now();
+        let off = drain.skipped(client).await?;
+        Ok(Self { off, read_at })
+    }
 }
 
 /// What is asked between visits.
@@ -244,11 +259,14 @@ impl<S: Silo> Drain<S> {
     ) -> Result<Report, DrainError> {
         let mut report = Report::default();
         let mut cursor = Cursor::start::<S>();
+        let mut switches = Switches::read(self, client).await?;
         while !self.stop.is_cancelled() {
-            let skipped = self.skipped(client).await?;
             let (found, next) = self.page(client, &cursor, partition, &mut report).await?;
             for found in found {
-                self.visit_found(client, statements, found, &skipped, &mut report)
+                if switches.read_at.elapsed() >= self.settings.switches_for {
+                    switches = Switches::read(self, client).await?;
+                }
+                self.visit_found(client, statements, found, &switches.off, &mut report)
                     .await?;
             }
             match next {
@@ -309,10 +327,10 @@ impl<S: Silo> Drain<S> {
         client: &mut Client,
         statements: &Statements<impl Run>,
         found: Found<S>,
-        skipped: &BTreeSet<(i32, i64)>,
+        off: &BTreeSet<(i32, i64)>,
         report: &mut Report,
     ) -> Result<(), DrainError> {
-        if skipped.contains(&(found.shard.scope, found.shard.identifier)) {
+        if off.contains(&(found.shard.scope, found.shard.identifier)) {
             report.skipped += 1;
         } else if found.due && !self.stop.is_cancelled() {
             let shard = &found.shard;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use monarch_outbox::{
     BoxError, Cell, CellName, Control, Delivery, Drain, DrainError, DrainSettings, FixedOptions,
-    Message, Partition, Receiver, Receivers, Shard, Table, Undelivered,
+    Message, OptionTable, Partition, Receiver, Receivers, Shard, Table, Undelivered,
 };
 use serde_json::json;
 
@@ -394,6 +394,40 @@ async fn a_drain_that_is_dropped_in_a_receiver_leaves_its_shard_put_off() {
     assert_eq!(log.objects(), [1, 1, 2]);
 }
 
+/// A process that is frozen in a receiver, or cut off from its server, holds its shard no longer than
+/// a receiver may take: the server ends its transaction.
+#[tokio::test]
+async fn a_drain_that_is_frozen_in_a_receiver_loses_its_shard() {
+    let mut db = Db::new().await;
+    db.write(&[(Category::Member, 1, 1)]).await;
+    let (log, gate) = (Log::new(), Gate::default());
+    let settings = DrainSettings {
+        receiver_timeout: std::time::Duration::from_millis(300),
+        idle_timeout: std::time::Duration::from_millis(600),
+        ..DrainSettings::default()
+    };
+    let drain = gate.drain(&log).settings(settings);
+    let mut frozen = db.connect().await;
+    let mut draining = Box::pin(drain.partition(&mut frozen, Partition::ALL));
+    tokio::select! {
+        _ = &mut draining => panic!("the gate is shut"),
+        () = gate.entered.notified() => {}
+    }
+    // From here on nobody polls it: it neither goes on nor hears of any timeout of its own.
+    let holds = "select count(*) from pg_stat_activity where datname = current_database() \
+         and pid <> pg_backend_pid()";
+    while db.number(holds).await > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    db.wait_out_backoffs().await;
+    let report = log.drain().partition(&mut db.client, Partition::ALL).await;
+    assert_eq!((report.unwrap().delivered, db.queued().await), (1, 0));
+    gate.open();
+    // Thawed, it has lost its connection and changes nothing.
+    draining.await.unwrap_err();
+    assert_eq!(log.objects(), [1, 1]);
+}
+
 /// What operators switch off stays where it is, until they switch it on.
 #[tokio::test]
 async fn a_shard_that_is_switched_off_is_left_alone() {
@@ -405,10 +439,7 @@ async fn a_shard_that_is_switched_off_is_left_alone() {
     ])
     .await;
     let log = Log::<Cell>::new();
-    let off = FixedOptions::default().set(
-        "hybrid_cloud.authentication.disabled_organization_shards",
-        json!([1, 77]),
-    );
+    let off = FixedOptions::default().set(ORGANIZATIONS_OFF, json!([1, 77]));
     let drain = log.drain().options(off);
     let report = drain
         .partition(&mut db.client, Partition::ALL)
@@ -431,6 +462,47 @@ async fn a_shard_that_is_switched_off_is_left_alone() {
         .await
         .unwrap();
     assert_eq!(log.objects(), [2, 3, 1]);
+}
+
+/// Switches organization 2 off when it is called.
+struct SwitchOff(OptionTable);
+
+const ORGANIZATIONS_OFF: &str = "hybrid_cloud.authentication.disabled_organization_shards";
+
+impl Receiver<Cell> for SwitchOff {
+    fn receive<'a>(
+        &'a self,
+        delivery: &'a Delivery<'a, Cell>,
+    ) -> futures::future::BoxFuture<'a, Result<(), BoxError>> {
+        Box::pin(async move {
+            let transaction = delivery.transaction().await?;
+            self.0
+                .set(transaction, ORGANIZATIONS_OFF, &json!([2]))
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+/// A switch counts for a tour that is under way: it may be long, and was set for a reason.
+#[tokio::test]
+async fn a_shard_that_is_switched_off_during_a_tour_is_left_alone() {
+    let mut db = Db::new().await;
+    let options = OptionTable::default();
+    options.create(&db.client).await.unwrap();
+    db.write(&[(Category::Member, 1, 1), (Category::Member, 2, 2)])
+        .await;
+    let receivers = Receivers::new().with(Category::Member, SwitchOff(options.clone()));
+    let settings = DrainSettings {
+        switches_for: std::time::Duration::ZERO,
+        ..DrainSettings::default()
+    };
+    let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+    let drain = drain.options(options).settings(settings);
+    let report = drain.partition(&mut db.client, Partition::ALL).await;
+    let report = report.unwrap();
+    assert_eq!((report.delivered, report.skipped), (1, 1));
+    assert_eq!(db.queued().await, 1);
 }
 
 /// Counts the statements that its connection has prepared.
@@ -478,7 +550,7 @@ async fn a_drain_that_must_not_prepare_does_not() {
 async fn an_option_that_is_not_a_number_stops_the_drain_and_loses_nothing() {
     let mut db = Db::new().await;
     db.write(&[(Category::Member, 1, 1)]).await;
-    let key = "hybrid_cloud.authentication.disabled_organization_shards";
+    let key = ORGANIZATIONS_OFF;
     let bad = FixedOptions::default().set(key, json!([1, "secret"]));
     let log = Log::<Cell>::new();
     let refused = log
@@ -543,6 +615,71 @@ async fn what_cannot_be_delivered_stays_and_is_named() {
     assert_eq!(errors, expected);
     let put_off = "select count(*) from sentry_regionoutbox where scheduled_for > now()";
     assert_eq!((db.queued().await, db.number(put_off).await), (5, 5));
+}
+
+/// A program that passes messages on need not know what they mean; what it receives itself must fit.
+#[tokio::test]
+async fn what_has_no_receiver_of_its_own_can_be_received_otherwise() {
+    let mut db = Db::new().await;
+    db.write(&[(Category::Member, 1, 1), (Category::Unheard, 1, 2)])
+        .await;
+    db.run(
+        "insert into sentry_regionoutbox (shard_scope, shard_identifier, category, \
+         object_identifier) values (77, 4, 99, 3), (1, 5, 3, 4), (0, 6, 0, 5)",
+    )
+    .await;
+    let (own, other) = (Log::<Cell>::new(), Log::<Cell>::new());
+    let receivers = Receivers::new().with(Category::Member, own.clone());
+    let receivers = receivers.otherwise(other.clone());
+    let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+    let report = drain.partition(&mut db.client, Partition::ALL).await;
+    let report = report.unwrap();
+    assert_eq!(own.objects(), [1]);
+    let passed_on: Vec<_> = other
+        .messages()
+        .iter()
+        .map(|m| {
+            (
+                m.object_identifier,
+                m.category.number,
+                m.category.scope.number,
+            )
+        })
+        .collect();
+    assert_eq!(passed_on, [(2, 8, 0), (3, 99, 77), (5, 0, 0)]);
+    assert!(matches!(
+        report.errors[..],
+        [monarch_outbox::DeliveryError {
+            why: Undelivered::WrongScope { .. },
+            ..
+        }]
+    ));
+}
+
+/// What was queued before its category was retired is delivered, or let go; never lost by itself.
+#[tokio::test]
+async fn a_retired_category_in_the_queue_is_received_or_stays() {
+    let mut db = Db::new().await;
+    let write = "insert into sentry_regionoutbox (shard_scope, shard_identifier, category, \
+         object_identifier) values (0, 1, 20, 7)";
+    db.run(write).await;
+    let log = Log::<Cell>::new();
+    let report = log.drain().partition(&mut db.client, Partition::ALL).await;
+    assert!(matches!(
+        report.unwrap().errors[0].why,
+        Undelivered::NoReceiver
+    ));
+    assert_eq!(db.queued().await, 1);
+    db.wait_out_backoffs().await;
+    let receivers = log.receivers().with(Category::Retired, log.clone());
+    let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+    let report = drain.partition(&mut db.client, Partition::ALL).await;
+    assert_eq!((report.unwrap().delivered, log.objects()), (1, vec![7]));
+    db.run(write).await;
+    let receivers = log.receivers().ignore(Category::Retired);
+    let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+    let report = drain.partition(&mut db.client, Partition::ALL).await;
+    assert_eq!((report.unwrap().delivered, db.queued().await), (1, 0));
 }
 
 /// A row of control without a cell is nobody's, and is said so at every pass.
@@ -639,6 +776,60 @@ async fn what_a_failing_receiver_did_is_undone() {
     assert_eq!(db.queued().await, 1);
 }
 
+/// Runs a statement in the delivery's transaction, and succeeds whatever the server says.
+struct Careless(&'static str);
+
+impl Receiver<Cell> for Careless {
+    fn receive<'a>(
+        &'a self,
+        delivery: &'a Delivery<'a, Cell>,
+    ) -> futures::future::BoxFuture<'a, Result<(), BoxError>> {
+        Box::pin(async move {
+            let transaction = delivery.transaction().await?;
+            let _ = transaction.batch_execute(self.0).await;
+            Ok(())
+        })
+    }
+}
+
+/// A drain of organization 1 whose receiver runs a statement, and of user 1 that must be delivered.
+async fn careless(db: &mut Db, statement: &'static str) -> monarch_outbox::Report {
+    db.write(&[(Category::Member, 1, 1), (Category::UserUpdate, 1, 2)])
+        .await;
+    let receivers = Receivers::new()
+        .with(Category::Member, Careless(statement))
+        .ignore(Category::UserUpdate);
+    let settings = DrainSettings {
+        receiver_timeout: std::time::Duration::from_millis(200),
+        ..DrainSettings::default()
+    };
+    let drain = Drain::new(Table::default(), registry(), receivers).unwrap();
+    let drain = drain.settings(settings);
+    let report = drain.partition(&mut db.client, Partition::ALL).await;
+    report.unwrap()
+}
+
+/// A receiver that does not look at the server's error has done nothing; its message stays, and the
+/// drain goes on.
+#[tokio::test]
+async fn a_receiver_that_ignores_an_error_of_the_server_has_failed() {
+    let mut db = Db::new().await;
+    let report = careless(&mut db, "select 1 / 0").await;
+    assert_eq!((report.delivered, report.failed), (1, 1));
+    let source = std::error::Error::source(&report.errors[0].why);
+    assert_eq!(source.unwrap().to_string(), "SQLSTATE 25P02");
+    assert_eq!(db.queued().await, 1);
+}
+
+/// A receiver that hangs in a statement is not waited for longer than one that hangs elsewhere.
+#[tokio::test]
+async fn a_receiver_that_hangs_in_the_server_has_failed() {
+    let mut db = Db::new().await;
+    let report = careless(&mut db, "select pg_sleep(86400)").await;
+    assert_eq!((report.delivered, report.failed), (1, 1));
+    assert_eq!(db.queued().await, 1);
+}
+
 /// What receivers write is delivered too, at once, to other shards.
 #[tokio::test]
 async fn messages_that_receivers_write_are_followed() {
@@ -720,6 +911,58 @@ async fn large_payloads_are_delivered_whole() {
             (Some(n as u64), Some(&*text))
         );
     }
+}
+
+/// Identifiers are whole numbers of 64 bits from end to end, negative ones too; and an id at the end of
+/// its sequence is one like any other.
+#[tokio::test]
+async fn identifiers_of_64_bits_are_delivered_as_they_are() {
+    let mut db = Db::new().await;
+    let above = (1_i64 << 53) + 1;
+    db.run(&format!(
+        "insert into sentry_regionoutbox (id, shard_scope, shard_identifier, category, \
+         object_identifier) values ({above}, 0, {above}, 3, {above}), \
+         ({max} - 1, 0, {max}, 3, {max}), ({max}, 0, {max}, 3, '{min}'), \
+         ('{min}', 0, '{min}', 3, 0)",
+        max = i64::MAX,
+        min = i64::MIN,
+    ))
+    .await;
+    let log = Log::<Cell>::new();
+    for part in log.drain().partitions(&db.client, 5).await.unwrap() {
+        log.drain().partition(&mut db.client, part).await.unwrap();
+    }
+    let mut seen: Vec<_> = log
+        .messages()
+        .iter()
+        .map(|m| (m.id, m.shard_identifier(), m.object_identifier))
+        .collect();
+    seen.sort_unstable();
+    let expected = [
+        (i64::MIN, i64::MIN, 0),
+        (above, above, above),
+        (i64::MAX - 1, i64::MAX, i64::MAX),
+        (i64::MAX, i64::MAX, i64::MIN),
+    ];
+    assert_eq!((seen, db.queued().await), (expected.to_vec(), 0));
+}
+
+/// No payload and a payload that is null are two things.
+#[tokio::test]
+async fn a_null_payload_is_delivered_as_it_was_written() {
+    let mut db = Db::new().await;
+    let log = Log::<Cell>::new();
+    let drain = log.drain();
+    let written = drain.atomic(&mut db.client, async |outbox| {
+        let message = |object| monarch_outbox::CellOutbox::new(Category::Member, 1, object);
+        let null = message(2).payload(serde_json::Value::Null);
+        outbox
+            .write_all(&[message(1), null, message(3).payload(None)])
+            .await
+    });
+    assert_eq!(written.await.unwrap().flushed.unwrap().delivered, 3);
+    let payloads: Vec<_> = log.messages().into_iter().map(|m| m.payload).collect();
+    assert_eq!(payloads, [None, Some(json!(null)), None]);
 }
 
 /// Rows whose writers' clocks were wrong, by a day, a century or infinity, are delivered all the same.

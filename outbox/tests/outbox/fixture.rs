@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use monarch_harness::{PgVersion, fresh_name, shared};
 use monarch_outbox::{
-    BoxError, Cell, CellName, CellOutbox, Control, ControlOutbox, Drain, Message, Receivers,
-    Registry, Silo, Table,
+    BoxError, Cell, CellName, CellOutbox, Control, ControlOutbox, Delivery, Drain, Message,
+    Receiver, Receivers, Registry, Silo, Table,
 };
 use tokio_postgres::{Client, NoTls};
 
@@ -143,6 +143,16 @@ pub(crate) struct Log<S: Silo>(Arc<Mutex<Vec<Message<S>>>>);
 impl<S: Silo> Clone for Log<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: Silo> Receiver<S> for Log<S> {
+    fn receive<'a>(
+        &'a self,
+        delivery: &'a Delivery<'a, S>,
+    ) -> futures::future::BoxFuture<'a, Result<(), BoxError>> {
+        self.push(delivery.message().clone());
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use monarch_outbox::{Cell, CellOutbox};
+use monarch_outbox::{Backfills, Cell, CellOutbox, FixedOptions};
 
 use crate::fixture::{Category, Db, Log};
+use crate::replicated::{Member, database, members};
 
 /// Remembers the names that were asked for.
 #[derive(Default, Clone)]
@@ -65,6 +66,30 @@ async fn a_delivery_is_counted_under_sentrys_names() {
         "outbox.processing_lag",
         "outbox.saved",
         "outbox.send_signal.duration",
+    ];
+    assert_eq!(names, expected.map(str::to_owned).into());
+}
+
+/// The same of a backfill.
+#[tokio::test]
+async fn a_backfill_is_counted_under_sentrys_names() {
+    let mut db = database().await;
+    db.run("insert into sentry_organizationmember (organization_id) values (1)")
+        .await;
+    let backfills = Backfills::default().model::<Member>();
+    backfills.create(&db.client).await.unwrap();
+    let version = "outbox_replication.sentry_organizationmember.replication_version";
+    let drain = members(&Arc::default()).options(FixedOptions::default().set(version, 2));
+    let names = Names::default();
+    let recording = metrics::set_default_local_recorder(&names);
+    let done = backfills.minute(&drain, &mut db.client, 10).await.unwrap();
+    drop(recording);
+    assert_eq!(done.total(), 1);
+    let names = names.0.lock().unwrap().clone();
+    let expected = [
+        "backfill_outboxes.backfilled",
+        "backfill_outboxes.low_bound",
+        "outbox.saved",
     ];
     assert_eq!(names, expected.map(str::to_owned).into());
 }

@@ -1,7 +1,8 @@
 //! Tables: ours, and those that others made.
 
 use monarch_outbox::{
-    CategoryDef, Cell, Control, Drain, Receivers, Registry, ScopeDef, Table, TableError, TableName,
+    CategoryDef, Cell, Control, Drain, Partition, Receivers, Registry, ScopeDef, Table, TableError,
+    TableName,
 };
 
 use crate::fixture::{Category, Db, Log, registry};
@@ -66,6 +67,26 @@ async fn a_table_of_others_is_written_and_drained() {
     assert_eq!(db.queued().await, 0);
 }
 
+/// Columns that others added, and indexes under names of their own, are no hindrance.
+#[tokio::test]
+async fn a_table_with_columns_of_others_is_written_and_drained() {
+    let mut db = Db::empty().await;
+    db.run(OF_OTHERS).await;
+    db.run(
+        "alter table sentry_regionoutbox add tenant text not null default 'ours', add note text, \
+         add seen timestamptz generated always as (date_added) stored, add gone integer; \
+         alter table sentry_regionoutbox drop gone; \
+         alter index a rename to \"quite another name\";",
+    )
+    .await;
+    Table::<Cell>::default().check(&db.client).await.unwrap();
+    db.write(&[(Category::Member, 1, 5)]).await;
+    let log = Log::<Cell>::new();
+    let drained = log.drain().partition(&mut db.client, Partition::ALL).await;
+    drained.unwrap();
+    assert_eq!((log.objects(), db.queued().await), (vec![5], 0));
+}
+
 /// Every faulty column is named at once, with what is expected of it.
 #[tokio::test]
 async fn a_table_with_missing_columns_does_not_start() {
@@ -77,8 +98,8 @@ async fn a_table_with_missing_columns_does_not_start() {
         "there is no table sentry_controloutbox"
     );
     db.run(
-        "create table sentry_controloutbox (id bigint, shard_scope text, \
-         shard_identifier bigint, category int, object_identifier bigint, \
+        "create table sentry_controloutbox (id bigint, shard_scope text, tenant text not null, \
+         shard_identifier bigint, category int not null, object_identifier bigint, \
          scheduled_from timestamptz, scheduled_for timestamp, date_added timestamptz)",
     )
     .await;
@@ -88,7 +109,8 @@ async fn a_table_with_missing_columns_does_not_start() {
         "table sentry_controloutbox: column shard_scope is text, not smallint or integer or \
          bigint; column payload (jsonb or json or text) is missing; column scheduled_for is \
          timestamp without time zone, not timestamp with time zone; column region_name (text or \
-         character varying) is missing"
+         character varying) is missing; column id has no default and is no identity; column tenant \
+         is not one of an outbox's, is not null and has no default"
     );
 }
 
@@ -106,6 +128,13 @@ async fn a_table_without_the_indexes_does_not_start() {
         fault.to_string(),
         "table sentry_regionoutbox has no index that begins with (shard_scope, shard_identifier, \
          category, object_identifier)"
+    );
+    db.run("alter table sentry_regionoutbox drop constraint sentry_regionoutbox_pkey")
+        .await;
+    let fault = Table::<Cell>::default().check(&db.client).await;
+    assert_eq!(
+        fault.unwrap_err().to_string(),
+        "table sentry_regionoutbox has no index that begins with (id)"
     );
 }
 
@@ -143,11 +172,24 @@ fn a_category_in_two_scopes_does_not_start() {
         scope: ScopeDef { name: "uno", ..ONE },
         ..THIS
     };
-    let faults = Registry::new([THIS, twice, same_number, same_scope]).unwrap_err();
+    let in_retired_scope = CategoryDef {
+        number: 3,
+        name: "late",
+        scope: ScopeDef {
+            number: 2,
+            name: "old",
+            retired: true,
+            ..ONE
+        },
+        ..THIS
+    };
+    let all = [THIS, twice, same_number, same_scope, in_retired_scope];
+    let faults = Registry::new(all).unwrap_err();
     assert_eq!(
         faults.to_string(),
         "the outbox's categories: category this (1) is in scope two (1) and in scope one (0); \
-         category that (1) is also category this (1); scope uno (0) is also scope one (0)"
+         category that (1) is also category this (1); scope uno (0) is also scope one (0); \
+         category late (3) is in use in scope old (2), which is retired"
     );
     assert!(Registry::new([THIS, THIS]).is_ok());
 }
@@ -165,4 +207,23 @@ fn receivers_that_do_not_fit_do_not_start() {
         "the outbox's receivers: category Member (3) has two receivers; category this (1) has a \
          receiver and is not registered"
     );
+}
+
+/// Whoever writes and whoever drains may have clocks that differ: every instant is the database's.
+#[test]
+fn no_instant_is_read_from_the_programs_clock() {
+    fn look(folder: &std::path::Path) {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                look(&path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for clock in ["SystemTime", "Timestamp::now", "Zoned::now"] {
+                assert!(!text.contains(clock), "{clock} in {}", path.display());
+            }
+        }
+    }
+    look(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
 }
