@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use monarch_harness::{Cluster, fresh_name};
+use monarch_outbox::{Control, Table};
 use tokio_postgres::Client;
 
 use crate::Cell;
 use crate::fleet::connect;
 
+/// Where each organization lives.
 const SCHEMA: &str = include_str!("../schema/control.sql");
-/// The cell's side of it.
-pub(crate) const OUTBOX: &str = include_str!("../schema/outbox.sql");
 
 /// A database that says where each organization lives.
 #[derive(Debug, Clone)]
@@ -44,6 +44,9 @@ impl ControlDatabase {
         let client = made.connect().await?;
         let schema = client.batch_execute(SCHEMA).await;
         schema.context("make the schema of the control database")?;
+        let outbox = Table::<Control>::default();
+        let made_outbox = outbox.create(&client).await;
+        made_outbox.context("make the outbox of the control database")?;
         Ok(made)
     }
 

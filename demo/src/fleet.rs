@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use monarch_harness::{Cluster, Standby, fresh_name};
+use monarch_outbox::Table;
 use tokio_postgres::{Client, NoTls};
 
-use crate::control_database::OUTBOX;
 use crate::{ControlDatabase, ControlPlane};
 
 const SCHEMA: [(&str, &str); 3] = [
@@ -187,7 +187,8 @@ impl Fleet {
     pub async fn use_control_database(&mut self, cluster: &Cluster) -> Result<()> {
         for cell in [&self.source, &self.sink] {
             let client = cell.place_of("default")?.connect().await?;
-            let made = client.batch_execute(OUTBOX).await;
+            let outbox = Table::<monarch_outbox::Cell>::default();
+            let made = outbox.create(&client).await;
             made.with_context(|| format!("make the outbox of {}", cell.name))?;
         }
         self.control_database = Some(ControlDatabase::make(cluster).await?);
