@@ -19,7 +19,7 @@
 //! fence then: a flip that arrives later with that token must be refused (code 3). Each attempt to
 //! cut over has a token of its own.
 
-mod commands;
+pub(crate) mod commands;
 mod database;
 mod preflight;
 
@@ -40,7 +40,7 @@ pub enum ControlError {
     /// The program could not be run, or its pipes broke.
     #[error("run the `{action}` command {program:?}")]
     Run {
-        /// `fence`, `unfence`, `flip` or `where`.
+        /// `fence`, `unfence`, `flip`, `where`, or `deliver` of an outbox.
         action: &'static str,
         /// The program as `fleet.yaml` names it.
         program: String,
@@ -52,7 +52,7 @@ pub enum ControlError {
     Timeout {
         /// Which command.
         action: &'static str,
-        /// `control.timeout` of `fleet.yaml`.
+        /// The command's `timeout` in `fleet.yaml`.
         timeout: Duration,
     },
     /// It did not do it this time.
@@ -92,8 +92,8 @@ pub enum ControlError {
         /// Why not.
         why: String,
     },
-    /// The outbox of the control database did not do its part.
-    #[error("the control database's outbox: {0}")]
+    /// An outbox did not do its part.
+    #[error("the outbox: {0}")]
     Outbox(String),
     /// The fleet cannot be told of a routing.
     #[error("the routing")]

@@ -15,6 +15,7 @@ mod blobs;
 mod close_tail;
 mod control;
 mod deletion;
+pub mod deliver;
 mod drain;
 mod ending;
 mod evict;

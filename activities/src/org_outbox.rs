@@ -4,12 +4,16 @@
 //! nobody. After the flip the sink tells control of the organization's rows anew, so that control
 //! learns where they live. Eviction tells nobody: nothing was deleted, it moved.
 
+use std::time::Duration;
+
 use monarch_config::{Control, Table};
+use monarch_outbox::BACKFILLS_PER_MINUTE;
 use monarch_outbox::sentry::Scope;
 use monarch_postgres::scope::Scope as OrgScope;
 use monarch_postgres::sql::{qualified, quote_ident};
 use monarch_postgres::{Doing as _, Session};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::failure::Fault;
 use crate::journal::newest_of;
@@ -18,8 +22,21 @@ use crate::world::{Caller, Case, Place};
 /// The kind of the journal's rows that say that a store's rows were told.
 const TOLD: &str = "outbox_backfilled";
 
-/// Rows that one transaction tells.
-const ROWS_AT_ONCE: i64 = 10_000;
+/// The kind of those that say how far it came.
+const TELLING: &str = "outbox_backfilling";
+
+/// Messages a minute, those included that wait already.
+const PER_MINUTE: i64 = BACKFILLS_PER_MINUTE as i64;
+
+/// Rows that are told at once, at least: each time the journal says how far it came.
+const PAGE: i64 = 1_000;
+
+/// How often it is asked again whether there is room.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many messages of anybody wait; no more than needed are counted.
+const QUEUED: &str = "
+    select count(*) from (select from public.sentry_regionoutbox limit $1) as counted";
 
 const HAS_OUTBOX: &str = "select to_regclass('public.sentry_regionoutbox') is not null";
 
@@ -91,40 +108,114 @@ pub(crate) async fn backfill(place: &Place<'_>) -> Result<(), Fault> {
     let sink = place.sink_session(Caller::Watcher).await?;
     let catalog = place.catalog(&sink).await?;
     let scope = place.scope(&catalog)?;
-    let mut messages = 0;
-    for (table, category) in tables {
-        messages += tell(&sink, table, &scope, organization, category).await?;
+    let mut telling = Telling {
+        place,
+        sink: &sink,
+        organization,
+        pace: Pace::new(),
+    };
+    let reached = telling.reached().await?.and_then(|(name, after)| {
+        let at = |(table, _): &(&Table, i32)| table.name.to_string() == name;
+        Some((tables.iter().position(at)?, after))
+    });
+    let (from, mut after) = reached.unwrap_or((0, i64::MIN));
+    for (table, category) in &tables[from..] {
+        let sql = tell_sql(table, &scope)?;
+        telling.tell(table, &sql, *category, after).await?;
+        after = i64::MIN;
     }
     let ledger = &case.world.ledger;
-    let detail = json!({ "messages": messages });
+    let detail = json!({ "tables": tables.len() });
     ledger.note(case.of.id, Some(store), TOLD, detail).await?;
     Ok(())
 }
 
-/// Writes a message for each row of the organization, in bounded transactions. After a crash some are
-/// written again, and coalesced with the first.
-async fn tell(
-    sink: &Session,
-    table: &Table,
-    scope: &OrgScope,
+/// A backfill under way.
+struct Telling<'a> {
+    place: &'a Place<'a>,
+    sink: &'a Session,
     organization: i64,
-    category: i32,
-) -> Result<i64, Fault> {
-    let sql = tell_sql(table, scope)?;
-    let number = Scope::Organization.def().number;
-    let mut after = i64::MIN;
-    let mut messages = 0;
-    loop {
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&number, &organization, &category, &after, &ROWS_AT_ONCE];
-        let told = sink.query_one(&sql, &parameters).await;
-        let row = told.doing(format!("tell control of {}", table.name))?;
-        let (rows, last): (i64, Option<i64>) = (row.get(0), row.get(1));
-        messages += rows;
-        match last {
-            Some(last) if rows == ROWS_AT_ONCE => after = last,
-            _ => return Ok(messages),
+    pace: Pace,
+}
+
+impl Telling<'_> {
+    /// The table and the key up to which an attempt before this one came, if it was not the first
+    /// page of all.
+    async fn reached(&self) -> Result<Option<(String, i64)>, Fault> {
+        let (case, store) = (self.place.case, &self.place.unit.store);
+        let noted = newest_of(case.world, case.of.id, Some(store), TELLING).await?;
+        Ok(noted.and_then(|detail| {
+            let table = detail["table"].as_str()?.to_owned();
+            Some((table, detail["after"].as_i64()?))
+        }))
+    }
+
+    /// Writes a message for each row of the organization, in bounded transactions. After a crash some
+    /// are written again, and coalesced with the first.
+    async fn tell(
+        &mut self,
+        table: &Table,
+        sql: &str,
+        category: i32,
+        mut after: i64,
+    ) -> Result<(), Fault> {
+        let number = Scope::Organization.def().number;
+        loop {
+            let room = self.pace.room(self.sink).await?;
+            let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+                [&number, &self.organization, &category, &after, &room];
+            let told = self.sink.query_one(sql, &parameters).await;
+            let row = told.doing(format!("tell control of {}", table.name))?;
+            let (rows, last): (i64, Option<i64>) = (row.get(0), row.get(1));
+            self.pace.took(rows);
+            match last {
+                Some(last) if rows == room => after = last,
+                _ => return Ok(()),
+            }
+            let (case, store) = (self.place.case, &self.place.unit.store);
+            let detail = json!({ "table": table.name.to_string(), "after": after });
+            let ledger = &case.world.ledger;
+            ledger
+                .note(case.of.id, Some(store), TELLING, detail)
+                .await?;
         }
+    }
+}
+
+/// So many messages a minute, less those that wait in the outbox already: whoever drains it must not
+/// be kept from the messages of others for long.
+struct Pace {
+    minute: Instant,
+    /// Written in this minute.
+    written: i64,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self {
+            minute: Instant::now(),
+            written: 0,
+        }
+    }
+
+    /// How many may be written now; waits until it is a page at least.
+    async fn room(&mut self, sink: &Session) -> Result<i64, Fault> {
+        loop {
+            if self.minute.elapsed() >= Duration::from_secs(60) {
+                *self = Self::new();
+            }
+            let row = sink.query_one(QUEUED, &[&PER_MINUTE]).await;
+            let queued: i64 = row.doing("count the messages that wait")?.get(0);
+            let room = PER_MINUTE - queued.max(self.written);
+            if room >= PAGE {
+                return Ok(room);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn took(&mut self, messages: i64) {
+        self.written += messages;
     }
 }
 

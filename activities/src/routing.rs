@@ -133,12 +133,13 @@ pub fn drain(fleet: &Fleet) -> Result<Drain<Control>, RoutingError> {
     let receivers = Receivers::new().with(Category::OrganizationRouting, Teller::of(fleet)?);
     let settings = DrainSettings {
         receiver_timeout: DELIVERED_WITHIN,
+        idle_timeout: DELIVERED_WITHIN,
         ..DrainSettings::default()
     };
     Ok(Drain::new(table(), registry, receivers)?.settings(settings))
 }
 
-/// A session with the control database.
+/// A session with a database that has an outbox.
 ///
 /// # Errors
 /// It cannot be had.

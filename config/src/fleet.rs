@@ -22,6 +22,17 @@ pub struct Fleet {
     pub ledger: Dsn,
     /// Who fences and flips; without one, the operator's word stands.
     pub control: Option<Control>,
+    /// Who is given the messages of the application's outbox in the control database.
+    pub control_outbox: Option<Deliver>,
+}
+
+/// A program that is given the messages of an application's outbox, one at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deliver {
+    /// The program and its arguments, run without a shell, and never empty.
+    pub command: Vec<String>,
+    /// How long it may take for one message.
+    pub timeout: Duration,
 }
 
 /// One deployment: its databases and buckets.
@@ -36,6 +47,8 @@ pub struct Cell {
     /// The ids that its sequences give, if the fleet shares ids out between its cells. No two cells
     /// share one.
     pub sequences: Option<IdRange>,
+    /// Who is given the messages of the application's outbox in its databases.
+    pub outbox: Option<Deliver>,
 }
 
 /// Ids from the least to the greatest, both included.

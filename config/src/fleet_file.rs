@@ -8,14 +8,17 @@ use monarch_model::{CellName, StoreName};
 use crate::dsn::{Dsn, Env, fill};
 use crate::fault::{Place, Report, quoted};
 use crate::fields::{At, Fields, parse_name};
-use crate::fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
+use crate::fleet::{BlobPlace, Cell, Control, Database, Deliver, Fleet, IdRange};
 use crate::manifest::Stores;
 use crate::parameters::{DsnError, Parameters};
 use crate::placement;
 
-/// How long a command of the control plane may run unless the fleet says otherwise. Well below
-/// the pause in which it is called.
+/// How long a command may run unless the fleet says otherwise. Well below the pause in which those of
+/// the control plane are called.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest that one message may take: its shard is locked meanwhile.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(300);
 
 /// A cell as it was read, with the places that faults about it name.
 pub(crate) struct ReadCell {
@@ -25,6 +28,7 @@ pub(crate) struct ReadCell {
     pub(crate) blobs: Vec<ReadBlob>,
     /// The ids that its sequences give, and where that is said.
     sequences: Option<(IdRange, Place)>,
+    outbox: Option<Deliver>,
     /// Whether no store's name was lost while reading: else one may only seem to be missing.
     pub(crate) whole: bool,
 }
@@ -67,9 +71,9 @@ pub(crate) fn read(
         .required("ledger", "a mapping with dsn", report)
         .cloned()
         .and_then(|at| read_ledger(&at, env, report));
-    let control = match fields.optional("control") {
+    let (control, control_outbox) = match fields.optional("control") {
         Some(at) => read_control(at, env, report),
-        None => None,
+        None => (None, None),
     };
     if let Some(cells) = &cells {
         check_ranges(cells, report);
@@ -86,6 +90,7 @@ pub(crate) fn read(
         cells: cells?.into_iter().map(finished).collect::<Option<_>>()?,
         ledger: ledger?,
         control,
+        control_outbox,
     })
 }
 
@@ -108,6 +113,7 @@ fn finished(read: ReadCell) -> Option<Cell> {
             .map(|blob| Some((blob.store, blob.kept_at?)))
             .collect::<Option<_>>()?,
         sequences: read.sequences.map(|(range, _)| range),
+        outbox: read.outbox,
     })
 }
 
@@ -196,9 +202,13 @@ fn read_cell(name: CellName, at: &At<'_>, env: &Env<'_>, report: &mut Report) ->
         databases: Vec::new(),
         blobs: Vec::new(),
         sequences: None,
+        outbox: None,
         whole: false,
     };
-    if let Some(fields) = at.fields(&["databases", "blobs", "sequences"], report) {
+    if let Some(fields) = at.fields(&["databases", "blobs", "sequences", "outbox"], report) {
+        read.outbox = fields
+            .optional("outbox")
+            .and_then(|at| read_deliver(at, report));
         read.sequences = fields
             .optional("sequences")
             .and_then(|at| Some((read_range(at, report)?, at.place.clone())));
@@ -363,14 +373,32 @@ fn read_url(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<String> {
     Some(url)
 }
 
-fn read_control(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Control> {
+fn read_control(
+    at: &At<'_>,
+    env: &Env<'_>,
+    report: &mut Report,
+) -> (Option<Control>, Option<Deliver>) {
+    const KNOWN: [&str; 7] = [
+        "dsn", "outbox", "fence", "unfence", "flip", "where", "timeout",
+    ];
+    let Some(fields) = at.fields(&KNOWN, report) else {
+        return (None, None);
+    };
+    let outbox = fields.optional("outbox");
+    if let Some(at) = outbox
+        && fields.optional("dsn").is_none()
+    {
+        let expected = "dsn, the database that the outbox is in";
+        report.fault(&at.place, "an outbox without a database", expected);
+    }
+    let outbox = outbox.and_then(|at| read_deliver(at, report));
+    (read_routing(&fields, env, report), outbox)
+}
+
+fn read_routing(fields: &Fields<'_>, env: &Env<'_>, report: &mut Report) -> Option<Control> {
     const COMMANDS: [&str; 5] = ["fence", "unfence", "flip", "where", "timeout"];
-    let fields = at.fields(
-        &["dsn", "fence", "unfence", "flip", "where", "timeout"],
-        report,
-    )?;
     let Some(dsn) = fields.optional("dsn") else {
-        return read_commands(&fields, report);
+        return read_commands(fields, report);
     };
     for key in COMMANDS {
         if let Some(at) = fields.optional(key) {
@@ -385,26 +413,10 @@ fn read_control(at: &At<'_>, env: &Env<'_>, report: &mut Report) -> Option<Contr
 }
 
 fn read_commands(fields: &Fields<'_>, report: &mut Report) -> Option<Control> {
-    let mut command = |key| {
-        let expected = "a list of a program and its arguments";
-        let at = fields.required(key, expected, report)?;
-        let items = at.list(expected, report)?;
-        if items.is_empty() {
-            report.fault(&at.place, "an empty list", expected);
-            return None;
-        }
-        let words: Vec<Option<String>> = items
-            .iter()
-            .map(|item| item.text(report).map(str::to_owned))
-            .collect();
-        words.into_iter().collect::<Option<Vec<String>>>()
-    };
+    let mut command = |key| read_command(fields, key, report);
     let (fence, unfence) = (command("fence"), command("unfence"));
     let (flip, where_) = (command("flip"), command("where"));
-    let timeout = match fields.optional("timeout") {
-        Some(at) => read_timeout(at, report),
-        None => Some(COMMAND_TIMEOUT),
-    };
+    let timeout = read_timeout_of(fields, report);
     Some(Control::Commands {
         fence: fence?,
         unfence: unfence?,
@@ -412,6 +424,47 @@ fn read_commands(fields: &Fields<'_>, report: &mut Report) -> Option<Control> {
         where_: where_?,
         timeout: timeout?,
     })
+}
+
+fn read_deliver(at: &At<'_>, report: &mut Report) -> Option<Deliver> {
+    let fields = at.fields(&["deliver", "timeout"], report)?;
+    let command = read_command(&fields, "deliver", report);
+    let timeout = read_timeout_of(&fields, report);
+    if timeout.is_some_and(|timeout| timeout > DELIVERED_WITHIN) {
+        let place = fields.optional("timeout").map_or(at, |at| at).value_place();
+        report.fault(&place, "too long for one message", "a time up to 5m");
+        return None;
+    }
+    Some(Deliver {
+        command: command?,
+        timeout: timeout?,
+    })
+}
+
+fn read_command(
+    fields: &Fields<'_>,
+    key: &'static str,
+    report: &mut Report,
+) -> Option<Vec<String>> {
+    let expected = "a list of a program and its arguments";
+    let at = fields.required(key, expected, report)?;
+    let items = at.list(expected, report)?;
+    if items.is_empty() {
+        report.fault(&at.place, "an empty list", expected);
+        return None;
+    }
+    let words: Vec<Option<String>> = items
+        .iter()
+        .map(|item| item.text(report).map(str::to_owned))
+        .collect();
+    words.into_iter().collect()
+}
+
+fn read_timeout_of(fields: &Fields<'_>, report: &mut Report) -> Option<Duration> {
+    match fields.optional("timeout") {
+        Some(at) => read_timeout(at, report),
+        None => Some(COMMAND_TIMEOUT),
+    }
 }
 
 fn read_timeout(at: &At<'_>, report: &mut Report) -> Option<Duration> {

@@ -25,7 +25,7 @@ use std::path::Path;
 
 pub use dsn::{Dsn, Env};
 pub use fault::{Fault, Faults, near_miss};
-pub use fleet::{BlobPlace, Cell, Control, Database, Fleet, IdRange};
+pub use fleet::{BlobPlace, Cell, Control, Database, Deliver, Fleet, IdRange};
 pub use graph::{BlobRef, Edge, Eviction, Graph, Missing, Scope, Store, StoreKind, Table};
 pub use parameters::{DsnError, HostParameters, Parameters};
 

@@ -84,6 +84,10 @@ fn the_example_fleet_is_filled_from_the_environment() {
     let folder = BlobPlace::FilePath("/srv/us2/attachments".into());
     assert_eq!(attachments, Some(&folder));
     assert_eq!(us2.sequences.unwrap().least, 1_000_000_000_000);
+    let deliver = us1.outbox.as_ref().unwrap();
+    assert_eq!(deliver.command, ["/usr/local/bin/deliver", "us1"]);
+    assert_eq!(deliver.timeout, Duration::from_secs(30));
+    assert_eq!((&us2.outbox, &fleet.control_outbox), (&None, &None));
     let Some(Control::Commands {
         where_, timeout, ..
     }) = &fleet.control

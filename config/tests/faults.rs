@@ -471,7 +471,7 @@ fn a_variable_that_is_not_set_is_named_without_its_dsn() {
         @"f:2: cells.c.databases[0].primary_dsn: nothing but blanks, expected text"
     );
     assert_snapshot!(cell("{'password=hunter2': 1, databases: []}"), @r#"
-    f:2: cells.c.(not shown: it may be a DSN): unknown key, expected one of databases, blobs, sequences
+    f:2: cells.c.(not shown: it may be a DSN): unknown key, expected one of databases, blobs, sequences, outbox
     f:2: cells.c.databases: store "main" has no place, expected it in one database's stores
     f:2: cells.c.databases: store "side" has no place, expected it in one database's stores
     f:2: cells.c.blobs: store "files" has no place, expected a file_path or url for it under blobs
@@ -494,6 +494,31 @@ fn a_control_plane_is_a_database_or_four_commands() {
     "#);
     assert_snapshot!(control(&format!("{{{FOUR}, timeout: 2d}}")),
         @r#"f:4: control.timeout: found "2d", expected a time from 1ms to 1h: whole seconds, or a whole number and ms, s, m or h"#
+    );
+}
+
+/// A fleet's file needs none; where it names one, it names a program, and control's a database too.
+#[test]
+fn an_outbox_may_be_delivered_by_a_program() {
+    let of_cell = |outbox: &str| {
+        let open = CELL.strip_suffix('}').unwrap();
+        cell(&format!("{open}, outbox: {outbox}}}"))
+    };
+    assert_snapshot!(of_cell("{deliver: [/bin/take, --all], timeout: 1m}"), @"none");
+    assert_snapshot!(of_cell("{deliver: [], timeuot: 5}"), @r#"
+    f:2: cells.c.outbox.timeuot: unknown key, expected one of deliver, timeout (did you mean "timeout"?)
+    f:2: cells.c.outbox.deliver: an empty list, expected a list of a program and its arguments
+    "#);
+    assert_snapshot!(of_cell("{deliver: [a], timeout: 6m}"),
+        @"f:2: cells.c.outbox.timeout: too long for one message, expected a time up to 5m"
+    );
+    assert_snapshot!(of_cell("{timeout: 5}"),
+        @"f:2: cells.c.outbox.deliver: missing, expected a list of a program and its arguments"
+    );
+    assert_snapshot!(control("{dsn: host=c, outbox: {deliver: [a]}}"), @"none");
+    const FOUR: &str = "fence: [a], unfence: [b], flip: [c], where: [d]";
+    assert_snapshot!(control(&format!("{{{FOUR}, outbox: {{deliver: [a]}}}}")),
+        @"f:4: control.outbox: an outbox without a database, expected dsn, the database that the outbox is in"
     );
 }
 

@@ -28,7 +28,10 @@ use temporalio_sdk::{Runtime, Worker};
 use tracing::{error, info};
 
 pub use hosting::Queue;
-pub use namespace::{OUTBOX_EVERY, OUTBOX_SCHEDULE, SWEEP_EVERY, SWEEP_SCHEDULE, SWEEP_SILENT_FOR};
+pub use namespace::{
+    OUTBOX_EVERY, OUTBOX_SCHEDULE, SWEEP_EVERY, SWEEP_SCHEDULE, SWEEP_SILENT_FOR,
+    outbox_schedule_of,
+};
 
 /// What a worker hosts, and how.
 #[derive(Debug, Clone)]
@@ -125,7 +128,7 @@ async fn prepare(
     let ready = async {
         let client = temporal::connect_patiently(&config.identity).await?;
         if config.queues.contains(&Queue::Monarch) {
-            namespace::ensure(&client, config.config.fleet.control.as_ref()).await?;
+            namespace::ensure(&client, &config.config.fleet).await?;
         }
         Ok(client)
     };

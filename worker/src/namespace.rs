@@ -1,12 +1,13 @@
-//! What a move needs of its namespace: search attributes, the sweep's schedule and, where a control
-//! database routes, that of its outbox.
+//! What a move needs of its namespace: search attributes, the sweep's schedule and those of the
+//! outboxes: control's, where a control database routes, and each cell's whose messages we deliver.
 //!
 //! They are made when they are missing and left alone when they are there: an operator may have
 //! paused the schedule, and must not find it running again after a deploy.
 
 use std::time::Duration;
 
-use monarch_config::Control;
+use monarch_config::{Control, Fleet};
+use monarch_model::CellName;
 use monarch_workflows::contract::{OutboxInput, SWEEP_CLOSED_FOR, SweepInput};
 use monarch_workflows::org_move::{MOVE_PHASE, ORG_ID, SINK_CELL, SOURCE_CELL};
 use monarch_workflows::{OutboxDrain, Sweep, queue};
@@ -32,11 +33,11 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(300);
 /// How long a move may be silent before the sweep ends it where Temporal cannot be asked.
 pub const SWEEP_SILENT_FOR: Duration = Duration::from_secs(600);
 
-/// The id of the schedule that drains the control database's outbox.
+/// The id of the schedule that drains the control database's outboxes.
 pub const OUTBOX_SCHEDULE: &str = "monarch-outbox-control";
 /// How often it runs: what it finds was not delivered at its commit.
 pub const OUTBOX_EVERY: Duration = Duration::from_secs(30);
-/// Parts that the outbox's range of ids is cut into.
+/// Parts that an outbox's range of ids is cut into.
 const OUTBOX_PARTITIONS: u32 = 5;
 
 /// Servers learn of a new search attribute from each other; a minute is their refresh interval.
@@ -49,12 +50,22 @@ const ATTRIBUTES: &str = "register the search attributes";
 const SCHEDULE: &str = "make the schedule of the sweep";
 const OUTBOX: &str = "make the schedule of the outbox";
 
+/// The id of the schedule that drains the outboxes of a cell.
+#[must_use]
+pub fn outbox_schedule_of(cell: &CellName) -> String {
+    format!("monarch-outbox-cell-{cell}")
+}
+
 /// Makes sure of all, and tries again while the server is away.
-pub(crate) async fn ensure(client: &Client, control: Option<&Control>) -> Result<(), WorkerError> {
+pub(crate) async fn ensure(client: &Client, fleet: &Fleet) -> Result<(), WorkerError> {
     patiently(ATTRIBUTES, async || ensure_attributes(client).await).await?;
     patiently(SCHEDULE, async || ensure_sweep(client).await).await?;
-    if let Some(Control::Database(_)) = control {
-        patiently(OUTBOX, async || ensure_outbox(client).await).await?;
+    if let Some(Control::Database(_)) = fleet.control {
+        patiently(OUTBOX, async || ensure_outbox(client, None).await).await?;
+    }
+    for cell in fleet.cells.iter().filter(|cell| cell.outbox.is_some()) {
+        let name = &cell.name;
+        patiently(OUTBOX, async || ensure_outbox(client, Some(name)).await).await?;
     }
     Ok(())
 }
@@ -165,28 +176,35 @@ async fn ensure_sweep(client: &Client) -> Result<(), Status> {
     ensure_schedule(client, SWEEP_SCHEDULE, options).await
 }
 
-async fn ensure_outbox(client: &Client) -> Result<(), Status> {
+async fn ensure_outbox(client: &Client, cell: Option<&CellName>) -> Result<(), Status> {
     let input = OutboxInput {
         partitions: OUTBOX_PARTITIONS,
+        cell: cell.cloned(),
+    };
+    let (schedule, note) = match cell {
+        None => (
+            OUTBOX_SCHEDULE.to_owned(),
+            "Tells the cells what they have not heard of the routing.",
+        ),
+        Some(cell) => (
+            outbox_schedule_of(cell),
+            "Delivers the messages of the cell's application.",
+        ),
     };
     let (run, queue) = (OutboxDrain::run, queue::MONARCH);
+    let action = ScheduleAction::start_workflow(run, input, queue, schedule.clone());
     let options = CreateScheduleOptions::builder()
-        .action(ScheduleAction::start_workflow(
-            run,
-            input,
-            queue,
-            OUTBOX_SCHEDULE,
-        ))
+        .action(action)
         .spec(ScheduleSpec::from_interval(OUTBOX_EVERY))
         .overlap_policy(ScheduleOverlapPolicy::Skip)
-        .note("Tells the cells what they have not heard of the routing.")
+        .note(note)
         .build();
-    ensure_schedule(client, OUTBOX_SCHEDULE, options).await
+    ensure_schedule(client, &schedule, options).await
 }
 
 async fn ensure_schedule(
     client: &Client,
-    schedule: &'static str,
+    schedule: &str,
     options: CreateScheduleOptions,
 ) -> Result<(), Status> {
     match client.create_schedule(schedule, options).await {

@@ -363,11 +363,32 @@ pub struct SweepOutput {
     pub not_ended: Vec<String>,
 }
 
-/// How the outbox of the control database is drained.
+/// Which outboxes are drained, and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OutboxInput {
-    /// Parts that its range of ids is cut into.
+    /// Parts that the range of ids is cut into.
     pub partitions: u32,
+    /// The cell whose outboxes they are; without one, control's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<CellName>,
+}
+
+/// One outbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutboxPlace {
+    /// Monarch's own in the control database: changes of the routing.
+    #[default]
+    Routing,
+    /// The application's in the control database.
+    Control,
+    /// The application's in a database of a cell.
+    Cell {
+        /// The cell.
+        cell: CellName,
+        /// Which of its databases, from 0.
+        database: usize,
+    },
 }
 
 /// A part of the range of ids, both ends included.
@@ -377,12 +398,15 @@ pub struct OutboxPart {
     pub low: i64,
     /// The highest id.
     pub high: i64,
+    /// Of which outbox.
+    #[serde(default)]
+    pub place: OutboxPlace,
 }
 
-/// The parts of an outbox; none where it is empty.
+/// The parts of outboxes; none of one that is empty.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct OutboxParts {
-    /// In the order of their ids.
+    /// Of each outbox in the order of their ids.
     pub partitions: Vec<OutboxPart>,
 }
 

@@ -9,7 +9,7 @@
 //! - [`input`]: what starts and steers a move, as its caller writes it;
 //! - [`org_move`]: the walk `active → draining → cut_over → finalized`, and its ways out;
 //! - [`sweep`]: the schedule that ends what nobody ends;
-//! - [`outbox`]: the schedule that delivers what the control database's outbox still holds.
+//! - [`outbox`]: the schedules that deliver what the outboxes of control and of cells still hold.
 
 pub mod contract;
 pub mod input;

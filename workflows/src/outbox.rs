@@ -1,5 +1,6 @@
-//! The schedule that delivers what the control database's outbox still holds: changes of the routing
-//! whose delivery at commit was cut off, or that a cell could not be told of.
+//! The schedules that deliver what outboxes still hold, one for control and one for each cell whose
+//! application has its messages delivered by Monarch. In control there are also the changes of the
+//! routing whose delivery at commit was cut off, or that a cell could not be told of.
 
 // The macros make constants that they do not document.
 #![allow(missing_docs)]
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use crate::contract::{MoveApi, OutboxDrained, OutboxInput};
 
-/// Cuts the outbox's range of ids into partitions and drains them side by side, on any workers; a
+/// Cuts each outbox's range of ids into partitions and drains them side by side, on any workers; a
 /// schedule runs it every few seconds.
 #[workflow]
 #[derive(Default)]

@@ -71,20 +71,35 @@ impl<'a> Commands<'a> {
             _ => self.where_,
         };
         let input = serde_json::to_vec(order).unwrap_or_default();
-        tokio::time::timeout(self.timeout, execute(action, command, &input))
-            .await
-            .map_err(|_| ControlError::Timeout {
+        match execute(action, command, &input, self.timeout).await? {
+            (0, said) => Ok(said),
+            (REFUSED, _) => Err(ControlError::Refused {
                 action,
-                timeout: self.timeout,
-            })?
+                why: "exit code 3".to_owned(),
+            }),
+            (code, _) => Err(ControlError::Failed { action, code }),
+        }
     }
 }
 
-async fn execute(
+/// Runs a program to its end, `input` on its standard input; its exit code, -1 if a signal ended it,
+/// and what it printed.
+pub(crate) async fn execute(
     action: &'static str,
     command: &[String],
     input: &[u8],
-) -> Result<String, ControlError> {
+    timeout: Duration,
+) -> Result<(i32, String), ControlError> {
+    tokio::time::timeout(timeout, executed(action, command, input))
+        .await
+        .map_err(|_| ControlError::Timeout { action, timeout })?
+}
+
+async fn executed(
+    action: &'static str,
+    command: &[String],
+    input: &[u8],
+) -> Result<(i32, String), ControlError> {
     let program = command.first().map_or("", String::as_str);
     let broken = |source| ControlError::Run {
         action,
@@ -99,17 +114,16 @@ async fn execute(
         .kill_on_drop(true)
         .spawn()
         .map_err(broken)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A command that does not read its order may have ended already; its exit code tells.
-        let _ = stdin.write_all(input).await;
-    }
-    let output = child.wait_with_output().await.map_err(broken)?;
-    match output.status.code().unwrap_or(-1) {
-        0 => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        REFUSED => Err(ControlError::Refused {
-            action,
-            why: "exit code 3".to_owned(),
-        }),
-        code => Err(ControlError::Failed { action, code }),
-    }
+    let stdin = child.stdin.take();
+    let feed = async move {
+        if let Some(mut stdin) = stdin {
+            // A command that does not read its order may have ended already; its exit code tells.
+            let _ = stdin.write_all(input).await;
+        }
+    };
+    // Side by side: a command may say much before it has read all.
+    let ((), output) = tokio::join!(feed, child.wait_with_output());
+    let output = output.map_err(broken)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((output.status.code().unwrap_or(-1), said))
 }

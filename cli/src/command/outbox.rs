@@ -194,7 +194,9 @@ fn registry() -> Result<Registry, Failure> {
 }
 
 fn scope(registry: &Registry, name: &str) -> Result<ScopeDef, Failure> {
-    registry.scope_named(name).ok_or_else(|| {
+    let by_number = || name.parse().ok().map(ScopeDef::unregistered);
+    let found = registry.scope_named(name).or_else(by_number);
+    found.ok_or_else(|| {
         let known: Vec<&str> = registry.scopes().map(|scope| scope.name).collect();
         Failure::usage(format!("there is no scope {name:?}"))
             .advising(format!("name one of {}", known.join(", ")))
@@ -202,7 +204,10 @@ fn scope(registry: &Registry, name: &str) -> Result<ScopeDef, Failure> {
 }
 
 fn category_of(registry: &Registry, name: &str) -> Result<CategoryDef, Failure> {
-    registry.category_named(name).ok_or_else(|| {
+    // Of an application that we do not know; its scope is not asked for.
+    let by_number = || Some(CategoryDef::unregistered(name.parse().ok()?, 0));
+    let found = registry.category_named(name).or_else(by_number);
+    found.ok_or_else(|| {
         let known: Vec<&str> = registry.categories().map(|one| one.name).collect();
         Failure::usage(format!("there is no category {name:?}"))
             .advising(format!("name one of {}", known.join(", ")))

@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use monarch_config::Dsn;
+use monarch_harness::shared;
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose};
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, until_said};
 
 /// A cell with an outbox: a shard of three messages, one of one, and one on backoff.
 async fn cell() -> Result<(Stage, Session)> {
@@ -137,5 +138,104 @@ async fn what_nobody_here_receives_is_not_drained() -> Result<()> {
     }
     let left = session.query_one("select count(*) from sentry_regionoutbox", &[]);
     assert_eq!(left.await?.get::<_, i64>(0), 5);
+    Ok(())
+}
+
+/// Writes down what it is given, much of what it says before it has read any of it, and takes
+/// delivery unless it is of object 2.
+const TAKE_ALL_BUT_2: &str = r#"
+head -c 200000 /dev/zero
+order=$(cat)
+echo "$order" >> taken
+case $order in *'"object_identifier":"2"'*) exit 1;; esac
+"#;
+
+/// What the program was given, in order.
+fn taken(stage: &Stage) -> Result<Vec<serde_json::Value>> {
+    let taken = std::fs::read_to_string(stage.folder().join("taken"))?;
+    let orders = taken.lines().map(serde_json::from_str);
+    Ok(orders.collect::<Result<_, _>>()?)
+}
+
+/// An application in another language has its messages delivered by a program, in their order, with
+/// the same backoff and the same switches.
+#[tokio::test]
+async fn a_program_takes_an_applications_messages() -> Result<()> {
+    let (stage, session) = cell().await?;
+    session
+        .batch_execute(
+            "update sentry_regionoutbox set payload = to_jsonb(repeat('x', 200000)) where id = 3;
+             insert into sentry_regionoutbox
+                 (shard_scope, shard_identifier, category, object_identifier)
+             values (77, 9007199254740993, 99, -9007199254740993)",
+        )
+        .await?;
+    stage.deliver_by(TAKE_ALL_BUT_2)?;
+    let drain = async |words: &str, code: i32| {
+        let words = format!("outbox {words} --cell us1 --output json");
+        let said = stage.run(words.split(' ')).await?;
+        ensure!(said.code == code, "{words}: {}", said.errors);
+        ensure!(!said.output.contains("nobody"), "{words}: {}", said.output);
+        said.json()
+    };
+    drain("skip --scope organization --shard 2", 0).await?;
+    let report = drain("drain", 1).await?;
+    let count = |what: &str| report[what].as_u64();
+    assert_eq!(
+        ["delivered", "failed", "skipped"].map(count),
+        [Some(2), Some(1), Some(1)]
+    );
+    let why = "the `deliver` command ended with exit code 1";
+    ensure!(report["errors"].to_string().contains(why), "{report}");
+    let orders = taken(&stage)?;
+    let objects = orders.iter().map(|order| &order["object_identifier"]);
+    assert!(objects.eq(["1", "2", "-9007199254740993"]), "{orders:?}");
+    assert_eq!(orders[0]["payload"], json!({"name": "nobody may see"}));
+    assert_eq!(orders[0]["outbox"], "cell");
+    let unknown = ["category", "scope", "shard_identifier"].map(|key| &orders[2][key]);
+    assert_eq!(
+        unknown,
+        [&json!(99), &json!(77), &json!("9007199254740993")]
+    );
+
+    // Repaired: by hand the shard is delivered before its time.
+    stage.deliver_by("cat >> taken; echo >> taken")?;
+    let report = drain("drain --scope 0 --shard 1", 0).await?;
+    assert_eq!(report["delivered"], 2);
+    let last = taken(&stage)?.pop();
+    let payload = last.as_ref().and_then(|order| order["payload"].as_str());
+    assert_eq!(payload.map(str::len), Some(200_000));
+    Ok(())
+}
+
+/// What no commit delivered, a schedule does, for each cell whose application has a program.
+#[tokio::test]
+async fn a_schedule_delivers_a_cells_messages() -> Result<()> {
+    let (stage, session) = cell().await?;
+    let (stage, namespace) = stage.with_temporal().await?;
+    stage.deliver_by("cat >> taken; echo >> taken")?;
+    ensure!(stage.run(["ledger", "init"]).await?.code == 0);
+    let worker = stage.worker(&["--queue", "monarch", "--grace", "1"])?;
+    until_said(&worker, "polling").await?;
+    let trigger = [
+        "schedule",
+        "trigger",
+        "--schedule-id",
+        "monarch-outbox-cell-us1",
+    ];
+    let triggered = shared::temporal().await.cli(&namespace, trigger).await?;
+    ensure!(triggered.status.success(), "{triggered:?}");
+    let waiting = "select count(*) from sentry_regionoutbox where shard_scope = 0";
+    while session.query_one(waiting, &[]).await?.get::<_, i64>(0) > 0 {
+        ensure!(worker.is_alive(), "the worker ended: {}", worker.output()?);
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let mut objects: Vec<String> = taken(&stage)?
+        .iter()
+        .map(|order| order["object_identifier"].to_string())
+        .collect();
+    objects.sort();
+    assert_eq!(objects, ["\"1\"", "\"2\"", "\"3\"", "\"4\""]);
+    assert_eq!(worker.terminate().await?, Some(0), "{}", worker.output()?);
     Ok(())
 }

@@ -72,6 +72,18 @@ impl Stage {
         })
     }
 
+    /// Lets a program take the messages of the outbox of `us1`: a script in the stage's folder that is
+    /// given to `sh`.
+    pub(crate) fn deliver_by(&self, script: &str) -> Result<()> {
+        let file = self.folder().join("fleet.yaml");
+        let fleet = std::fs::read_to_string(&file)?;
+        if !fleet.contains("outbox") {
+            let outbox = "us1: {outbox: {deliver: [sh, take.sh], timeout: 30s}, ";
+            std::fs::write(&file, fleet.replace("us1: {", outbox))?;
+        }
+        Ok(std::fs::write(self.folder().join("take.sh"), script)?)
+    }
+
     /// The same with nothing to reach: its databases are at a port where nobody listens.
     pub(crate) fn alone() -> Result<Self> {
         Self::new(&format!(

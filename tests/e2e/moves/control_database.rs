@@ -101,6 +101,42 @@ async fn the_routing_reaches_both_cells_and_what_is_queued_follows() -> Result<(
     assert_nothing_left(fleet).await
 }
 
+/// The rate of a backfill counts what waits already, after the flip too: an outbox that nobody drains
+/// is not filled further.
+#[tokio::test]
+async fn a_full_outbox_is_waited_for_after_the_flip() -> Result<()> {
+    let scene = Scene::with_control_database(Stage::shared().await).await?;
+    let sink = scene.sink().await?;
+    let fill = "
+        insert into sentry_regionoutbox
+            (shard_scope, shard_identifier, category, object_identifier)
+        select 0, 77, 3, n from generate_series(1, 10000) n";
+    sink.batch_execute(fill).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    scene.cut_over().await?;
+    // The slots are not held for it.
+    let dropped = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
+    scene.operator.until(dropped, &worker, PATIENCE).await?;
+    until("it waits for room", async || {
+        let waits = "select count(*) > 0 from pg_stat_activity
+             where datname = current_database() and pid <> pg_backend_pid()
+             and query like '%sentry_regionoutbox limit $1%'";
+        Ok(sink.query_one(waits, &[]).await?.get(0))
+    })
+    .await?;
+    assert_eq!(told_by(&scene.fleet.sink, EVIL_CORP.id).await?, 0);
+    sink.batch_execute("delete from sentry_regionoutbox")
+        .await?;
+    until("the sink has told of its rows", async || {
+        Ok(told_by(&scene.fleet.sink, EVIL_CORP.id).await? > 0)
+    })
+    .await?;
+    scene.update("evict", "{}").await?;
+    scene.until("finalized", &worker).await?;
+    assert_nothing_left(&scene.fleet).await
+}
+
 /// What the organization wrote to its outbox moves with nobody: it is a blocker by name. The fence
 /// holds control's new messages back meanwhile, and is lifted in both cells.
 #[tokio::test]

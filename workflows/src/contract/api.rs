@@ -168,13 +168,13 @@ impl MoveApi {
         unimplemented!()
     }
 
-    /// Cuts the range of ids of the control database's outbox into parts.
+    /// Cuts the range of ids of each outbox into parts.
     #[activity(name = "outbox_partitions")]
     pub fn outbox_partitions(input: OutboxInput) -> Result<OutboxParts, ActivityError> {
         unimplemented!()
     }
 
-    /// Delivers what is due in one part of it.
+    /// Delivers what is due in one part.
     #[activity(name = "outbox_partition")]
     pub fn outbox_partition(input: OutboxPart) -> Result<OutboxDrained, ActivityError> {
         unimplemented!()
