@@ -31,7 +31,7 @@ bench-blobs: ## Objects against rclone in the same run, and five million keys
 
 .PHONY: histories
 histories: servers ## The workflow histories that the replay test reads, made anew
-	$(CARGO) build --package monarch-cli
+	$(CARGO) build --workspace --bin monarch
 	$(CARGO) run --package monarch-demo --example histories -- \
 		"$$($(CARGO) metadata --no-deps --format-version 1 \
 			| sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/monarch" \

@@ -25,7 +25,6 @@ mod flip;
 mod hold;
 mod hosted;
 mod journal;
-mod keys;
 mod org_outbox;
 mod outbox;
 pub mod preflight;

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use monarch_blobs::KeysOfMove;
 use monarch_config::{Cell, Config, Control, Database, Dsn, Graph, IdRange, Table};
 use monarch_ledger::{Ledger, Move, Unit as Recorded};
 use monarch_model::{CellName, Epoch, MoveId, StoreName, TableName, names};
@@ -15,7 +16,6 @@ use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit};
 
 use crate::control::Plane;
 use crate::failure::Fault;
-use crate::keys::KeysOfMove;
 
 /// The configuration and the ledger, shared by all activities of a worker.
 pub struct World {

@@ -94,7 +94,7 @@ pub(crate) async fn measure(pair: &Pair, work: &Copying, side: Side) -> Result<(
         Side::Ours => ours(&databases).await?,
         Side::CopyText => (native(&databases, "text").await?, 0),
         Side::CopyBinary => (native(&databases, "binary").await?, 0),
-        Side::Subscription => bail!("a subscription's copy is no part of this"),
+        Side::Subscription | Side::WithoutObjects => bail!("it does not copy"),
     };
     let row = databases.sink.query_one("select count(*) from item", &[]);
     let copied: i64 = row.await?.get(0);
@@ -107,7 +107,7 @@ pub(crate) async fn measure(pair: &Pair, work: &Copying, side: Side) -> Result<(
 }
 
 async fn ours(databases: &Databases<'_>) -> Result<(Duration, u64)> {
-    let of = databases.prepare().await?;
+    let of = databases.prepare(None).await?;
     let memory = Watch::begin();
     let begun = Instant::now();
     databases.copy(&of).await?;

@@ -9,6 +9,7 @@
 mod copy;
 mod measure;
 mod memory;
+mod objects;
 mod pair;
 mod report;
 mod stream;

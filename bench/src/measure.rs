@@ -39,6 +39,8 @@ pub(crate) enum Side {
     CopyBinary,
     /// `create subscription`.
     Subscription,
+    /// Our own stream of rows that name no objects.
+    WithoutObjects,
 }
 
 /// How one side did.
@@ -91,9 +93,9 @@ impl Measured {
 
 /// Measures a case.
 pub(crate) async fn run(pair: &Pair, case: Case, runs: usize) -> Result<Measured> {
-    let sides = match case.work {
+    let sides = match &case.work {
         Work::Copy(_) => vec![Side::Ours, Side::CopyText, Side::CopyBinary],
-        Work::Stream(_) => vec![Side::Ours, Side::Subscription],
+        Work::Stream(work) => vec![Side::Ours, work.rival()],
     };
     let mut times: Vec<Times> = sides
         .into_iter()

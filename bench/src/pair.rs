@@ -7,7 +7,7 @@ use monarch_config::Graph;
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, fresh_name};
 use monarch_model::{Epoch, MoveId};
 use monarch_postgres::connect::Environment;
-use monarch_postgres::keys::NoObjects;
+use monarch_postgres::keys::{KeyRecorder, NoObjects};
 use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKind};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sink::{self, TakeOver};
@@ -18,26 +18,37 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-const MANIFEST: &str = "
+/// The organization's tables; `label` may hold keys of objects.
+fn manifest(names_objects: bool) -> String {
+    let (store, label) = match names_objects {
+        true => ("\n  files: {type: blob_store}", ", label: {blob: files}"),
+        false => ("", ""),
+    };
+    format!(
+        "
 root: organization
 stores:
-  default: {type: postgres}
+  default: {{type: postgres}}{store}
 relationships:
-  organization: {store: default, primary_key: [id]}
+  organization: {{store: default, primary_key: [id]}}
   item:
     store: default
     primary_key: [id]
-    refs: {organization_id: {parent: organization}}
+    refs: {{organization_id: {{parent: organization}}{label}}}
   marker:
     store: default
     primary_key: [id]
-    refs: {organization_id: {parent: organization}}
-";
+    refs: {{organization_id: {{parent: organization}}}}
+"
+    )
+}
 
-/// Two servers that sync to disk as in production: what waits for the disk is part of the matter.
+/// Servers that sync to disk as in production: what waits for the disk is part of the matter.
 pub(crate) struct Pair {
     pub(crate) source: Cluster,
     pub(crate) sink: Cluster,
+    /// Of the ledger.
+    pub(crate) ledger: Cluster,
 }
 
 /// A database on each, thrown away after its run.
@@ -71,6 +82,7 @@ impl Pair {
         Ok(Self {
             source: Cluster::start(server()).await?,
             sink: Cluster::start(server()).await?,
+            ledger: Cluster::start(server()).await?,
         })
     }
 
@@ -110,9 +122,11 @@ impl Databases<'_> {
         self.pair.sink.dsn(&self.name)
     }
 
-    /// Publications, a slot, and the unit taken over on the sink: all that comes before a copy.
-    pub(crate) async fn prepare(&self) -> Result<Move> {
-        let graph: Graph = monarch_config::manifest_from_str("manifest.yaml", MANIFEST)?;
+    /// Publications, a slot, and the unit taken over on the sink: all that comes before a copy. With
+    /// `keys`, rows name objects, and their keys go there.
+    pub(crate) async fn prepare(&self, keys: Option<Arc<dyn KeyRecorder>>) -> Result<Move> {
+        let manifest = manifest(keys.is_some());
+        let graph: Graph = monarch_config::manifest_from_str("manifest.yaml", &manifest)?;
         let options = |dsn: &str| ConnectOptions::parse(dsn, &Environment::empty());
         let unit = Unit {
             move_id: MoveId(Uuid::new_v4()),
@@ -149,7 +163,7 @@ impl Databases<'_> {
             acknowledged: None,
             sink_identity: None,
             spool: Spool::new(std::env::temp_dir()),
-            keys: Arc::new(NoObjects),
+            keys: keys.unwrap_or_else(|| Arc::new(NoObjects)),
         };
         Ok(Move { job, slot })
     }

@@ -41,7 +41,7 @@ fn table(measured: &[Measured]) -> String {
             native.map_or_else(String::new, |native| per_second(one.rows, native)),
             tool.to_owned(),
             format!("{ratio:.2}"),
-            format!("{:.1}", one.goal),
+            format!("{:?}", one.goal),
             spreads(one),
             format!("{:.1} MB", megabytes(one.memory_bytes)),
         ]);
@@ -77,5 +77,6 @@ fn called(side: Side) -> &'static str {
         Side::CopyText => "psql, text",
         Side::CopyBinary => "psql, binary",
         Side::Subscription => "subscription",
+        Side::WithoutObjects => "monarch, no objects",
     }
 }

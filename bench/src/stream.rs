@@ -4,9 +4,11 @@
 //! they are let go. Time runs from the first row that arrives to the last, as a reader of the sink
 //! sees them, so that how long either takes to begin is no part of it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use monarch_postgres::keys::KeyRecorder;
 use monarch_postgres::stream::{self, Observer, Report};
 use tokio::sync::mpsc;
 use tokio_postgres::Client;
@@ -14,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::measure::{Case, Side, Work};
 use crate::memory::Watch;
+use crate::objects;
 use crate::pair::{Databases, Pair};
 
 /// What is done on the source.
@@ -26,6 +29,19 @@ pub(crate) struct Streaming {
     /// Changes in a transaction.
     together: u64,
     kind: Kind,
+    /// Whether each row names an object of its own.
+    names_objects: bool,
+}
+
+impl Streaming {
+    /// Who does the same.
+    pub(crate) fn rival(&self) -> Side {
+        if self.names_objects {
+            Side::WithoutObjects
+        } else {
+            Side::Subscription
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,30 +63,43 @@ const CASES: [(&str, f64, Kind, f64, u64); 7] = [
     ("stream, one update of all", 1.0, Kind::Update, 500_000.0, u64::MAX),
 ];
 
+/// Recording the keys of objects slows the stream by no more than a twentieth.
+const NAMING_OBJECTS: (&str, f64, Kind, f64, u64) = (
+    "stream, insert, each naming an object",
+    0.95,
+    Kind::Insert,
+    200_000.0,
+    1_000,
+);
+
 pub(crate) fn cases(scale: f64) -> Vec<Case> {
-    let case = |(name, goal, kind, changes, together): (_, _, _, f64, u64)| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let changes = (changes * scale) as u64;
-        // Whole transactions.
-        let together = together.min(changes);
-        let changes = changes / together * together;
-        let work = Streaming {
-            rows: match kind {
-                Kind::Insert => 1_000,
-                Kind::Update | Kind::Delete => changes,
-            },
-            changes,
-            together,
-            kind,
+    let plain = CASES.into_iter().map(|case| (case, false));
+    let all = plain.chain([(NAMING_OBJECTS, true)]);
+    let case =
+        |((name, goal, kind, changes, together), names_objects): ((_, _, _, f64, u64), _)| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let changes = (changes * scale) as u64;
+            // Whole transactions.
+            let together = together.min(changes);
+            let changes = changes / together * together;
+            let work = Streaming {
+                rows: match kind {
+                    Kind::Insert => 1_000,
+                    Kind::Update | Kind::Delete => changes,
+                },
+                changes,
+                together,
+                kind,
+                names_objects,
+            };
+            Case {
+                name,
+                rows: changes,
+                goal,
+                work: Work::Stream(work),
+            }
         };
-        Case {
-            name,
-            rows: changes,
-            goal,
-            work: Work::Stream(work),
-        }
-    };
-    CASES.into_iter().map(case).collect()
+    all.map(case).collect()
 }
 
 const SCHEMA: &str = "
@@ -121,7 +150,13 @@ pub(crate) async fn measure(pair: &Pair, work: &Streaming, side: Side) -> Result
     );
     let databases = pair.databases(SCHEMA, &fill).await?;
     let measured = match side {
-        Side::Ours => ours(&databases, work).await?,
+        Side::Ours if work.names_objects => {
+            let keys = Arc::new(objects::recorder(&pair.ledger).await?);
+            let measured = ours(&databases, work, Some(Arc::clone(&keys) as _)).await?;
+            objects::assert_recorded(&keys, work.rows + work.changes).await?;
+            measured
+        }
+        Side::Ours | Side::WithoutObjects => ours(&databases, work, None).await?,
         Side::Subscription => (subscription(&databases, work).await?, 0),
         Side::CopyText | Side::CopyBinary => bail!("a copy does not stream"),
     };
@@ -130,8 +165,12 @@ pub(crate) async fn measure(pair: &Pair, work: &Streaming, side: Side) -> Result
     Ok(measured)
 }
 
-async fn ours(databases: &Databases<'_>, work: &Streaming) -> Result<(Duration, u64)> {
-    let of = databases.prepare().await?;
+async fn ours(
+    databases: &Databases<'_>,
+    work: &Streaming,
+    keys: Option<Arc<dyn KeyRecorder>>,
+) -> Result<(Duration, u64)> {
+    let of = databases.prepare(keys).await?;
     databases.copy(&of).await?;
     change(databases, work).await?;
     let cancel = CancellationToken::new();

@@ -8,8 +8,8 @@ use monarch_config::Fleet;
 use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
-    blobs_verify, completions, config_check, control_init, histories_save, ledger_init, manifest,
-    move_, outbox, plan, preflight, sweep, worker,
+    blobs_list, blobs_verify, completions, config_check, control_init, histories_save, ledger_init,
+    manifest, move_, outbox, plan, preflight, sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -124,6 +124,8 @@ pub(crate) enum Control {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Blobs {
+    /// Lists keys of objects: those that hold a cut-over back, above all
+    List(blobs_list::Arguments),
     /// Reads copied objects again and compares them with what was copied
     Verify(blobs_verify::Arguments),
 }

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+pub(crate) mod blobs_list;
 pub(crate) mod blobs_verify;
 pub(crate) mod completions;
 pub(crate) mod config_check;
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
         }
         Command::Worker(arguments) => Box::pin(worker::run(arguments, context)).await,
         Command::Move(command) => Box::pin(move_::run(command, context)).await,
+        Command::Blobs(Blobs::List(arguments)) => blobs_list::run(&arguments, context).await,
         Command::Blobs(Blobs::Verify(arguments)) => {
             Box::pin(blobs_verify::run(&arguments, context)).await
         }

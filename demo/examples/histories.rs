@@ -1,15 +1,16 @@
 //! Makes the workflow histories that the replay test reads: real moves on real servers, one that is
-//! finished, one that is aborted, one that fails. To be run when `workflows/` changes on purpose:
+//! finished, one that is aborted, one that fails, one with objects. To be run when `workflows/` changes on purpose:
 //!
 //! ```sh
 //! make histories
 //! ```
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use monarch_demo::{Fleet, Hosts, Operator, Organization, populate};
+use monarch_demo::{Fleet, Hosts, Operator, Organization, attach, populate};
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, Temporal};
 
 /// How long a phase is waited for.
@@ -43,28 +44,50 @@ async fn main() -> Result<()> {
     let operator = Operator::new(&fleet, &temporal, "default".to_owned(), monarch).await?;
     operator.make_ledger().await?;
     let worker = operator.worker()?;
-    finish(&operator, &worker, &into).await?;
+    start(&operator, &worker, FINISHED.id).await?;
+    finish(&operator, &worker, FINISHED.id, &into.join("finished.json")).await?;
     abort(&operator, &worker, &into).await?;
-    fail(&fleet, &operator, &worker, &into).await
+    fail(&fleet, &operator, &worker, &into).await?;
+    drop(worker);
+    move_objects(&fleet, &operator, &into).await
 }
 
-/// A move that cuts over and is finalized.
-async fn finish(operator: &Operator<'_>, worker: &Program, into: &Path) -> Result<()> {
-    start(operator, worker, FINISHED.id).await?;
-    told(
-        operator,
-        &["move", "cut-over", "--org", &FINISHED.id.to_string()],
-    )
-    .await?;
-    told(
-        operator,
-        &["move", "evict", "--org", &FINISHED.id.to_string()],
-    )
-    .await?;
+/// Lets a move cut over, and waits until it is finalized.
+async fn finish(
+    operator: &Operator<'_>,
+    worker: &Program,
+    organization: i64,
+    file: &Path,
+) -> Result<()> {
+    for step in ["cut-over", "evict"] {
+        let organization = organization.to_string();
+        told(operator, &["move", step, "--org", &organization]).await?;
+    }
     operator
-        .until_phase(FINISHED.id, "finalized", worker, PATIENCE)
+        .until_phase(organization, "finalized", worker, PATIENCE)
         .await?;
-    save(operator, FINISHED.id, &into.join("finished.json")).await
+    save(operator, organization, file).await
+}
+
+/// A move of rows that name objects, which are deleted from the source at the end.
+async fn move_objects(fleet: &Fleet, operator: &Operator<'_>, into: &Path) -> Result<()> {
+    let folder = tempfile::tempdir().context("make a folder")?;
+    let bucket = |cell: &str| folder.path().join(cell);
+    let place = |cell: &str| format!("file_path: {}", bucket(cell).display());
+    for cell in [&fleet.source, &fleet.sink] {
+        fs::create_dir_all(bucket(&cell.name).join("o")).context("make a bucket")?;
+    }
+    for key in attach(fleet, "eviction: delete", place).await? {
+        fs::write(bucket(&fleet.source.name).join(&key), &key).context("write an object")?;
+    }
+    let worker = operator.worker()?;
+    told(operator, &["move", "start", "--org", &ENDED.id.to_string()]).await?;
+    let ready = "(select count(*) > 0 and bool_and(case when of_objects then u.status = 'copied'
+                           else u.status = 'streaming' and u.lag_bytes is not null end)
+                    from monarch_ledger.move_unit u join monarch_ledger.move m on m.id = u.move_id
+                   where m.phase = 'active')";
+    operator.until(ready, &worker, PATIENCE).await?;
+    finish(operator, &worker, ENDED.id, &into.join("with_objects.json")).await
 }
 
 /// A move that is given up while it streams.

@@ -5,6 +5,7 @@
 //! person, and the end-to-end tests. Both run Monarch as a program of its own, as an operator
 //! would; nothing here calls it as a library, so that a fault of Monarch cannot hide itself.
 
+mod attachments;
 mod control;
 mod control_database;
 mod fleet;
@@ -16,6 +17,7 @@ mod show;
 mod tables;
 mod traffic;
 
+pub use attachments::attach;
 pub use control::ControlPlane;
 pub use control_database::{ControlDatabase, Known, known_in, told_by};
 pub use fleet::{Cell, Fleet, Hosts, Place};

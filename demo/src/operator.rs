@@ -20,7 +20,7 @@ pub struct Operator<'a> {
     temporal: &'a Temporal,
     namespace: String,
     monarch: PathBuf,
-    environment: Vec<(&'static str, String)>,
+    environment: Vec<(String, String)>,
     ledger: Client,
 }
 
@@ -72,12 +72,14 @@ impl<'a> Operator<'a> {
         monarch: PathBuf,
     ) -> Result<Self> {
         let path = |path: PathBuf| path.display().to_string();
-        let environment = vec![
+        let environment = [
             ("MONARCH_MANIFEST", path(fleet.manifest_file())),
             ("MONARCH_FLEET", path(fleet.fleet_file())),
             ("TEMPORAL_ADDRESS", temporal.address()),
             ("TEMPORAL_NAMESPACE", namespace.clone()),
-        ];
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
         Ok(Self {
             temporal,
             namespace,
@@ -89,8 +91,13 @@ impl<'a> Operator<'a> {
 
     /// The variables that `monarch` and `temporal` are run with.
     #[must_use]
-    pub fn environment(&self) -> &[(&'static str, String)] {
+    pub fn environment(&self) -> &[(String, String)] {
         &self.environment
+    }
+
+    /// Gives both programs more variables, for example those by which they find buckets.
+    pub fn give(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        self.environment.extend(variables);
     }
 
     /// The folders of the programs `monarch` and `temporal`, for a shell's search path.

@@ -14,6 +14,7 @@ use temporalio_sdk::workflow_replayer::{
 const FINISHED: &[u8] = include_bytes!("histories/finished.json");
 const ABORTED: &[u8] = include_bytes!("histories/aborted.json");
 const FAILED: &[u8] = include_bytes!("histories/failed.json");
+const WITH_OBJECTS: &[u8] = include_bytes!("histories/with_objects.json");
 
 fn history(json: &[u8]) -> WorkflowHistory {
     WorkflowHistory::from_json(json).expect("a stored history")
@@ -35,6 +36,7 @@ async fn moves_that_ended_replay_under_the_present_code() {
         ("finished", FINISHED),
         ("aborted", ABORTED),
         ("failed", FAILED),
+        ("with objects", WITH_OBJECTS),
     ] {
         if let Err(error) = replay(json).await {
             panic!("the {name} move does not replay: {error}");

@@ -105,7 +105,7 @@ async fn a_versioned_bucket_gets_a_delete_marker() {
         .await
         .unwrap();
     assert_eq!((removed.gone, removed.kept), (2, 0));
-    let versions = moto.versions(&bucket).await.unwrap();
+    let versions = moto.versions(&bucket, "").await.unwrap();
     assert_eq!(versions.matches("<DeleteMarker>").count(), 2, "{versions}");
     assert_eq!(versions.matches("<Version>").count(), 2, "{versions}");
     assert_eq!(ground.pass(&source, &to.bucket).await.copied, 0);

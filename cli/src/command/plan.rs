@@ -3,6 +3,8 @@
 //! A move's decisions without the move: made by the same code, from the same databases, and then
 //! printed.
 
+mod objects;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -14,11 +16,12 @@ use monarch_postgres::preflight::Finding;
 use monarch_postgres::publication::{self, Publication};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::spine::{self, Spine};
-use monarch_postgres::sql::qualified;
+use monarch_postgres::sql::{qualified, quote_ident};
 use monarch_postgres::{ConnectOptions, Doing as _, Session, SessionPurpose, Unit, catalog};
 use serde::Serialize;
 use serde_json::Value;
 
+use self::objects::{Naming, ObjectPlan};
 use super::preflight;
 use crate::args::{Accepted, Organization, Route};
 use crate::console::{self, lines, plain, table};
@@ -45,6 +48,8 @@ struct Plan {
     to: CellName,
     /// In the order of the manifest.
     stores: Vec<StorePlan>,
+    /// The blob stores that move.
+    objects: Vec<ObjectPlan>,
     /// Why the stores could not be planned.
     not_planned: Option<String>,
     /// Tables without a scope edge.
@@ -75,6 +80,9 @@ struct TablePlan {
     inserts: String,
     /// Which updates and deletes the source sends.
     mutations: String,
+    /// The columns that name objects.
+    #[serde(skip)]
+    objects: Vec<Naming>,
 }
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
@@ -91,6 +99,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     };
     let unmoved = config.graph.unmoved();
     let plan = Plan {
+        objects: objects::plan(config, &from, &to, &stores),
         org,
         from,
         to,
@@ -188,6 +197,7 @@ async fn plan_store(
             .predicate(&of.name, "t")
             .map_err(|error| failed(&error))?;
         let (rows, row_bytes) = expected(session, of, &predicate).await?;
+        let objects = naming(session, graph, of, &predicate).await?;
         tables.push(TablePlan {
             table: of.name.to_string(),
             scope: tie(of),
@@ -195,6 +205,7 @@ async fn plan_store(
             bytes_estimated: rows.saturating_mul(row_bytes),
             inserts: choice(&publications.inserts, of),
             mutations: choice(&publications.mutations, of),
+            objects,
         });
     }
     let statements = publications.publications().map(Publication::statement);
@@ -232,6 +243,30 @@ async fn expected(session: &Session, of: &Table, predicate: &str) -> Result<(u64
     Ok((number("/0/Plan/Plan Rows"), number("/0/Plan/Plan Width")))
 }
 
+/// The columns of a table that name objects that move, and how many rows do.
+async fn naming(
+    session: &Session,
+    graph: &Graph,
+    of: &Table,
+    predicate: &str,
+) -> Result<Vec<Naming>, Failure> {
+    let moves = |store| graph.store(store).is_some_and(|store| store.migrate);
+    let mut naming = Vec::new();
+    for blob in of.blobs.iter().filter(|blob| moves(&blob.store)) {
+        let names = format!(
+            "({predicate}) and t.{} is not null",
+            quote_ident(&blob.column)
+        );
+        let (rows_estimated, _) = expected(session, of, &names).await?;
+        naming.push(Naming {
+            column: blob.column.clone(),
+            store: blob.store.clone(),
+            rows_estimated,
+        });
+    }
+    Ok(naming)
+}
+
 fn text(plan: &Plan, findings: &str) -> String {
     let mut text = format!(
         "organization {} from {} to {}\n",
@@ -255,6 +290,9 @@ fn text(plan: &Plan, findings: &str) -> String {
         for statement in &store.publications {
             let _ = writeln!(text, "{};", plain(statement));
         }
+    }
+    for of in &plan.objects {
+        let _ = writeln!(text, "\n{}", plain(&objects::text(of)));
     }
     if let Some(why) = &plan.not_planned {
         let _ = writeln!(text, "\nnot planned: {}", plain(why));

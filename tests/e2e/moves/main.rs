@@ -1,6 +1,7 @@
 //! Moves that succeed: whole, under traffic, between versions, and what holds after the flip.
 
 mod after_flip;
+mod buckets;
 mod control_database;
 mod drained_again;
 mod objects;

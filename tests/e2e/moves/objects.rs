@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use monarch_demo::Organization;
+use monarch_demo::{Organization, attach};
 use monarch_harness::Program;
 use monarch_tests::{Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The keys of evil-corp's comments.
@@ -55,54 +55,35 @@ fn keys_in(bucket: &Path) -> Result<BTreeSet<String>> {
     Ok(keys)
 }
 
-/// A scene whose comments name objects, each of which is in the source's bucket.
+/// A scene of so many rows whose comments name objects, and the keys of all of them, others' too.
+/// `place` says where a cell keeps them, as the fleet has it.
+pub(crate) async fn attached(
+    rows: u32,
+    policy: &str,
+    place: impl Fn(&str) -> String,
+) -> Result<(Scene<'static>, Vec<String>)> {
+    let scene = Scene::of_size(Stage::shared().await, rows).await?;
+    let keys = attach(&scene.fleet, policy, place).await?;
+    Ok((scene, keys))
+}
+
+/// The same with folders as buckets, the source's with every object.
 async fn set(policy: &str) -> Result<(Scene<'static>, Buckets)> {
-    let scene = Scene::of_size(Stage::shared().await, 200).await?;
     let buckets = Buckets {
         folder: TempDir::new()?,
     };
     for cell in [buckets.source(), buckets.sink()] {
         fs::create_dir_all(cell.join("o"))?;
     }
-    let fleet = &scene.fleet;
-    for cell in [&fleet.source, &fleet.sink] {
-        let client = cell.place_of("default")?.connect().await?;
-        client
-            .batch_execute("alter table comment add column attachment text not null default ''")
-            .await?;
+    let place = |cell: &str| format!("file_path: {}", buckets.folder.path().join(cell).display());
+    let (scene, keys) = attached(200, policy, place).await?;
+    for key in &keys {
+        buckets.put(&buckets.source(), key, &format!("the object {key}"))?;
     }
-    let source = scene.source("default").await?;
-    source
-        .batch_execute("update comment set attachment = 'o/' || id")
-        .await?;
-    for row in source.query("select attachment from comment", &[]).await? {
-        let key: String = row.get(0);
-        buckets.put(&buckets.source(), &key, &format!("the object {key}"))?;
-    }
-    let manifest = fs::read_to_string(fleet.manifest_file())?;
-    let manifest = manifest
-        .replace(
-            "stores:\n",
-            &format!("stores:\n  files: {{type: blob_store, {policy}}}\n"),
-        )
-        .replace(
-            "      issue_id: {parent: Issue}\n",
-            "      issue_id: {parent: Issue}\n      attachment: {blob: files}\n",
-        );
-    fleet.write_manifest(&manifest)?;
-    let mut yaml = fleet.fleet_yaml(true);
-    for (cell, bucket) in [("us1", buckets.source()), ("us2", buckets.sink())] {
-        let place = format!(
-            "    blobs: {{files: {{file_path: {}}}}}\n",
-            bucket.display()
-        );
-        yaml = yaml.replace(&format!("  {cell}:\n"), &format!("  {cell}:\n{place}"));
-    }
-    fleet.write_fleet_file(&yaml)?;
     Ok((scene, buckets))
 }
 
-async fn named_by(scene: &Scene<'_>, organization: i64) -> Result<BTreeSet<String>> {
+pub(crate) async fn named_by(scene: &Scene<'_>, organization: i64) -> Result<BTreeSet<String>> {
     let rows = scene
         .source("default")
         .await?
@@ -113,13 +94,37 @@ async fn named_by(scene: &Scene<'_>, organization: i64) -> Result<BTreeSet<Strin
     Ok(keys)
 }
 
-async fn until_ready(scene: &Scene<'_>, worker: &Program) -> Result<()> {
+pub(crate) async fn until_ready(scene: &Scene<'_>, worker: &Program) -> Result<()> {
     scene.operator.until(READY, worker, PATIENCE).await
 }
 
 /// Some comment of evil-corp's.
 const A_COMMENT: &str = r#"(select c.id from comment c join "Issue" i on i.id = c.issue_id
   join project p on p.id = i.project_id where p.organization_id = 1 order by c.id limit 1)"#;
+
+/// A plan says which objects move, and what becomes of them.
+async fn assert_planned(scene: &Scene<'_>) -> Result<()> {
+    let plan = ["plan", "--org", "1", "--output", "json"];
+    let planned = scene.operator.monarch(plan).await?.success()?.output;
+    let planned: Value = serde_json::from_str(&planned)?;
+    let planned = &planned["objects"][0];
+    ensure!(
+        planned["named_by"][0]["column"] == "attachment" && planned["eviction"] == "delete",
+        "the objects are not planned: {planned}"
+    );
+    Ok(())
+}
+
+/// The key without an object is listed, with what is wrong.
+async fn assert_listed(scene: &Scene<'_>, key: &str) -> Result<()> {
+    let list = ["blobs", "list", "--org", "1"];
+    let listed = scene.operator.monarch(list).await?.success()?.output;
+    ensure!(
+        listed.contains(key) && listed.contains("missing"),
+        "the missing object is not listed: {listed}"
+    );
+    Ok(())
+}
 
 /// Promises 1, 7 and 8 for objects: those that the organization's rows name arrive, those that came
 /// while it streamed too; the source loses these and no others; and a key without an object holds
@@ -128,6 +133,7 @@ const A_COMMENT: &str = r#"(select c.id from comment c join "Issue" i on i.id = 
 async fn objects_move_with_the_rows_that_name_them() -> Result<()> {
     let (scene, buckets) = set("eviction: delete").await?;
     let neighbours = Neighbours::of(&scene.fleet).await?;
+    assert_planned(&scene).await?;
     let traffic = scene.traffic(&Organization::OTHER).await?;
     let worker = scene.operator.worker()?;
     scene.start(json!({})).await?;
@@ -142,6 +148,7 @@ async fn objects_move_with_the_rows_that_name_them() -> Result<()> {
     name("o/not there").await?;
     let missing = "(select count(*) = 1 from monarch_ledger.blob_key where missing_at is not null)";
     scene.operator.until(missing, &worker, PATIENCE).await?;
+    assert_listed(&scene, "o/not there").await?;
     let answer = scene.update("cut_over", "{}").await?;
     let refused = answer["refusals"].to_string();
     ensure!(

@@ -79,13 +79,14 @@ impl Moto {
         Ok(())
     }
 
-    /// What the bucket says of its versions, as XML.
+    /// What the bucket says of the versions of keys that begin so, as XML.
     ///
     /// # Errors
     ///
     /// When the server refuses.
-    pub async fn versions(&self, bucket: &str) -> Result<String> {
-        let (status, body) = self.ask("GET", &format!("/{bucket}?versions"), "").await?;
+    pub async fn versions(&self, bucket: &str, prefix: &str) -> Result<String> {
+        let target = format!("/{bucket}?versions&prefix={prefix}");
+        let (status, body) = self.ask("GET", &target, "").await?;
         ensure!(status == 200, "list versions: {status}");
         Ok(body)
     }

@@ -8,9 +8,11 @@ use monarch_model::MoveId;
 use monarch_postgres::keys::{KeyRecorder, KeysNotRecorded, NamedKeys};
 
 /// The keys of one move. Whoever records holds no epoch: what is recorded too much does no harm.
-pub(crate) struct KeysOfMove {
-    pub(crate) ledger: Ledger,
-    pub(crate) move_id: MoveId,
+pub struct KeysOfMove {
+    /// The ledger.
+    pub ledger: Ledger,
+    /// The move.
+    pub move_id: MoveId,
 }
 
 impl fmt::Debug for KeysOfMove {
