@@ -122,6 +122,31 @@ async fn a_batch_that_fails_is_done_again_whole() {
     );
 }
 
+/// The same where the messages are refused: the watermark has not moved without them.
+#[tokio::test]
+async fn a_watermark_does_not_move_without_its_messages() {
+    let (mut db, backfills) = with_members(1_500).await;
+    db.run(
+        "alter table sentry_regionoutbox add constraint broken check (object_identifier < 1400)",
+    )
+    .await;
+    let drain = members(&Arc::default()).options(FixedOptions::default().set(VERSION, 2));
+    let refused = backfills.minute(&drain, &mut db.client, 10_000).await;
+    assert!(matches!(
+        refused.unwrap_err(),
+        monarch_outbox::BackfillError::Write { .. }
+    ));
+    let mark = backfills.watermark::<Member>(&db.client).await.unwrap();
+    assert_eq!(
+        (mark.low, mark.version, db.queued().await),
+        (1_001, 2, 1_000)
+    );
+    db.run("alter table sentry_regionoutbox drop constraint broken")
+        .await;
+    let rest = backfills.minute(&drain, &mut db.client, 10_000).await;
+    assert_eq!((rest.unwrap().total(), db.queued().await), (500, 1_500));
+}
+
 /// Two at once take turns at the watermark, and no row is told twice.
 #[tokio::test]
 async fn backfills_beside_each_other_do_not_repeat() {
