@@ -16,7 +16,9 @@ use monarch_model::{Epoch, Lsn, StoreName, chain};
 use monarch_postgres::sequences::{KeepError, Keeper, Outcome, Raised};
 use monarch_postgres::sessions;
 use monarch_postgres::sink::{self, SinkError};
-use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
+use monarch_postgres::stream::{
+    self, Batching, Job, Observer, Report, SinkIdentity, Spool, StreamError,
+};
 use monarch_workflows::contract::{StreamOutput, UnitRef};
 use serde::Serialize;
 use serde_json::Value;
@@ -201,6 +203,7 @@ pub(crate) fn job(place: &Place<'_>, epoch: Epoch, known: &Unit) -> Result<Job, 
         sink_identity: sink_identity(known)?,
         spool: Spool::new(&world.spool),
         keys: place.keys(),
+        batching: Batching::default(),
     })
 }
 

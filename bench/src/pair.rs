@@ -12,7 +12,7 @@ use monarch_postgres::replication::{ExportedSlot, ReplicationConnection, SlotKin
 use monarch_postgres::scope::Scope;
 use monarch_postgres::sink::{self, TakeOver};
 use monarch_postgres::spine;
-use monarch_postgres::stream::{self, Spool};
+use monarch_postgres::stream::{self, Batching, Spool};
 use monarch_postgres::{ConnectOptions, SessionPurpose, Unit, catalog, publication, snapshot};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -164,6 +164,7 @@ impl Databases<'_> {
             sink_identity: None,
             spool: Spool::new(std::env::temp_dir()),
             keys: keys.unwrap_or_else(|| Arc::new(NoObjects)),
+            batching: Batching::default(),
         };
         Ok(Move { job, slot })
     }

@@ -23,13 +23,17 @@ use super::error::StreamError;
 use super::event::{Event, read_event};
 use super::foresight::{let_others_run, plan};
 use super::intake::{Group, Intake};
+use super::many::Many;
 use super::membership::Membership;
+use super::pace::Pace;
 use super::pipeline::Pipeline;
 use super::primary::{self, Primary};
 use super::start::Preamble;
 use super::statement::Shape;
 use super::stretch::{self, Effort, Met, Reached};
+use super::suited::Suited;
 use super::tables::Tables;
+use super::together::Together;
 use super::writer::{SoFar, Writer, pass_over};
 use super::{Action, mark};
 use crate::keys::Keys;
@@ -114,6 +118,12 @@ pub(super) struct Applier {
     /// What each sink transaction starts with, and whether the sink's foreign keys act in it.
     pub(super) preamble: Preamble,
     pub(super) statements: HashMap<Shape, Statement>,
+    /// Statements for many rows.
+    pub(super) many: HashMap<Many, Statement>,
+    /// How each table's rows may share statements.
+    pub(super) suited: Vec<Suited>,
+    /// How many rows are gathered.
+    pub(super) pace: Pace,
     /// The keys of objects that rows name.
     pub(super) keys: Keys,
 }
@@ -239,8 +249,15 @@ impl Applier {
             tables: &self.tables,
             membership: &mut self.membership,
             statements: &mut self.statements,
+            many: &mut self.many,
+            suited: &self.suited,
+            pace: &mut self.pace,
             primary: &mut self.primary,
             pipeline: Pipeline::new(),
+            together: Together::default(),
+            sent: None,
+            flushing: Pipeline::new(),
+            savepoint: false,
             keys: &mut self.keys,
             cascades: self.preamble.cascades,
             seen,

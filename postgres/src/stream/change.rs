@@ -93,6 +93,14 @@ impl Change {
         self.new.as_ref()?[table.tie.column()].text()
     }
 
+    /// The same, to be kept.
+    pub(super) fn new_tie_text(&self, table: &Table) -> Option<Bytes> {
+        match &self.new.as_ref()?[table.tie.column()] {
+            Value::Text(text) => Some(text.clone()),
+            Value::Null | Value::Unchanged => None,
+        }
+    }
+
     /// What is known of the change, against the membership at this point of the transaction.
     pub(super) fn case(&self, table: &Table, membership: &Membership) -> Case {
         let operation = self.operation(table);

@@ -7,7 +7,8 @@
 //!    commit has come;
 //! 3. `apply` reads them, once to learn what becomes of dynamic parents (`foresight`, `membership`)
 //!    and once to write (`writer`): each frame is decoded (`event`), what is known of its scope is
-//!    found (`change`), the `decision` table says what to do, and `statement` says how;
+//!    found (`change`), the `decision` table says what to do, and `statement` says how; where
+//!    nobody can tell the difference, rows of a table are written `together`, `many` by one statement;
 //! 4. where something enters of which the log does not hold all, `stretch` fetches the rest
 //!    (`primary`, `fetch`) at a known position;
 //! 5. the sink transaction moves the unit's position with its last statement; once it is durable,
@@ -25,12 +26,15 @@ mod decision;
 mod error;
 mod event;
 mod fetch;
+mod flush;
 mod foresight;
 mod id_set;
 mod intake;
+mod many;
 mod mark;
 mod membership;
 mod mover;
+mod pace;
 mod pipeline;
 mod primary;
 mod seal;
@@ -38,8 +42,10 @@ mod spool;
 mod start;
 mod statement;
 mod stretch;
+mod suited;
 mod tables;
 mod tail;
+mod together;
 mod writer;
 mod xids;
 
@@ -93,6 +99,21 @@ pub struct Job {
     pub spool: Spool,
     /// Where the keys go that rows name.
     pub keys: Arc<dyn KeyRecorder>,
+    /// How rows share statements.
+    pub batching: Batching,
+}
+
+/// How rows share statements. The outcome is the same; all but the default is for tests, which show
+/// that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Batching {
+    /// Where it pays, as many as are allowed.
+    #[default]
+    AsPays,
+    /// Each is written by a statement of its own.
+    Off,
+    /// Always, even a single one, and few, how many as the seed has it.
+    Random(u64),
 }
 
 impl Job {

@@ -10,6 +10,7 @@
 //! mover could not be told from a dead one. So a silent walsender is asked for a reply once a
 //! second, and it is the reply that is counted: a source that hangs stays silent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,10 +27,11 @@ use super::assemble::{Assembler, SourceTransaction};
 use super::error::StreamError;
 use super::intake::{Incoming, Intake};
 use super::membership::Membership;
+use super::pace::Pace;
 use super::primary::Primary;
 use super::start::{preamble, take_sink, take_slot};
 use super::tables::Tables;
-use super::{Job, Observer, Report};
+use super::{Job, Observer, Report, suited};
 use crate::keys::Keys;
 use crate::replication::{Frame, ReplicationConnection, ReplicationStream, Status, StreamOptions};
 use crate::{Session, SessionPurpose};
@@ -101,6 +103,8 @@ async fn start(job: &Job, asked: mpsc::Receiver<Alignment>) -> Result<Mover, Str
         store = %job.unit.store, epoch = %job.epoch, %position, parents = membership.len(),
         "stream starts"
     );
+    let preamble = preamble(&mut sink).await?;
+    let suited = suited::load(&sink, &tables, preamble.cascades).await?;
     let connection = ReplicationConnection::connect(&job.source, &reader).await?;
     let options = StreamOptions::new(job.publications());
     let stream = connection.start(&job.slot, position, &options).await?;
@@ -110,9 +114,12 @@ async fn start(job: &Job, asked: mpsc::Receiver<Alignment>) -> Result<Mover, Str
         tables: Arc::clone(&tables),
         membership,
         primary,
-        preamble: preamble(&mut sink).await?,
+        preamble,
         sink,
-        statements: std::collections::HashMap::new(),
+        statements: HashMap::new(),
+        many: HashMap::new(),
+        suited,
+        pace: Pace::new(job.batching),
         keys: Keys::new(Arc::clone(&job.keys)),
     };
     let report = Report {

@@ -16,21 +16,21 @@ const STATEMENTS_MAX: usize = 256;
 /// The most bytes of parameters under way.
 const BYTES_MAX: usize = 1024 * 1024;
 
-type Answer = Result<u64, tokio_postgres::Error>;
-type Asking<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+type Answer<A> = Result<A, tokio_postgres::Error>;
+type Asking<'a, A> = Pin<Box<dyn Future<Output = Answer<A>> + Send + 'a>>;
 
-/// Statements under way, each with what `T` says of it.
-pub(super) struct Pipeline<'a, T> {
-    under_way: VecDeque<(T, Stage<'a>, usize)>,
+/// Statements under way, each with what `T` says of it. `A` is what is answered.
+pub(super) struct Pipeline<'a, T, A = u64> {
+    under_way: VecDeque<(T, Stage<'a, A>, usize)>,
     bytes: usize,
 }
 
-enum Stage<'a> {
-    Asked(Asking<'a>),
-    Answered(Answer),
+enum Stage<'a, A> {
+    Asked(Asking<'a, A>),
+    Answered(Answer<A>),
 }
 
-impl<'a, T> Pipeline<'a, T> {
+impl<'a, T, A> Pipeline<'a, T, A> {
     pub(super) fn new() -> Self {
         Self {
             under_way: VecDeque::new(),
@@ -43,9 +43,9 @@ impl<'a, T> Pipeline<'a, T> {
         &mut self,
         what: T,
         bytes: usize,
-        statement: impl Future<Output = Answer> + Send + 'a,
+        statement: impl Future<Output = Answer<A>> + Send + 'a,
     ) {
-        let mut asking: Asking<'a> = Box::pin(statement);
+        let mut asking: Asking<'a, A> = Box::pin(statement);
         let stage = match poll!(&mut asking) {
             Poll::Ready(answer) => Stage::Answered(answer),
             Poll::Pending => Stage::Asked(asking),
@@ -60,7 +60,7 @@ impl<'a, T> Pipeline<'a, T> {
     }
 
     /// The next answer, in the order of the statements; none if nothing is under way.
-    pub(super) async fn next(&mut self) -> Option<(T, Answer)> {
+    pub(super) async fn next(&mut self) -> Option<(T, Answer<A>)> {
         let (what, stage, bytes) = self.under_way.pop_front()?;
         self.bytes -= bytes;
         let answer = match stage {

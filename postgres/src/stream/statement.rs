@@ -6,7 +6,7 @@
 
 use std::error::Error as StdError;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::change::Value;
@@ -38,8 +38,21 @@ pub(super) enum Verb {
     Delete,
 }
 
+impl Verb {
+    /// The value that it gives a column, by the column's place; none if it leaves it as it is.
+    pub(super) fn param<'a>(&self, params: &'a [Param], column: usize) -> Option<&'a Param> {
+        match self {
+            Verb::Upsert => params.get(column),
+            Verb::Update { set } if set.get(column) == Some(&true) => {
+                params.get(set[..column].iter().filter(|set| **set).count())
+            }
+            Verb::Update { .. } | Verb::Delete => None,
+        }
+    }
+}
+
 /// A value for a statement.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Param {
     /// Null.
     Null,
@@ -47,6 +60,8 @@ pub(super) enum Param {
     Text(Bytes),
     /// Several ids.
     Ids(Vec<String>),
+    /// Values of many rows, as the server reads an array of texts.
+    Array(Bytes),
 }
 
 impl From<&Value> for Param {
@@ -59,11 +74,36 @@ impl From<&Value> for Param {
 }
 
 impl Param {
+    /// The values of one column of many rows.
+    pub(super) fn array(rows: &[&[Param]], column: usize) -> Self {
+        let values = || rows.iter().filter_map(|row| row.get(column));
+        let is_null = |param: &Param| matches!(param, Param::Null);
+        let mut array = BytesMut::with_capacity(20 + values().map(Param::bytes).sum::<usize>());
+        let dimensions = 1;
+        let lower_bound = 1;
+        let length = i32::try_from(values().count()).unwrap_or(i32::MAX);
+        array.put_i32(dimensions);
+        array.put_i32(i32::from(values().any(is_null)));
+        array.put_u32(Type::TEXT.oid());
+        array.put_i32(length);
+        array.put_i32(lower_bound);
+        for value in values() {
+            match value {
+                Param::Text(text) => {
+                    array.put_i32(i32::try_from(text.len()).unwrap_or(i32::MAX));
+                    array.extend_from_slice(text);
+                }
+                _ => array.put_i32(-1),
+            }
+        }
+        Param::Array(array.freeze())
+    }
+
     /// Bytes that it takes in a message, about.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Param::Null => 4,
-            Param::Text(text) => 4 + text.len(),
+            Param::Text(text) | Param::Array(text) => 4 + text.len(),
             Param::Ids(ids) => ids.iter().map(|id| 8 + id.len()).sum(),
         }
     }
@@ -77,7 +117,7 @@ impl ToSql for Param {
     ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
         match self {
             Param::Null => Ok(IsNull::Yes),
-            Param::Text(text) => {
+            Param::Text(text) | Param::Array(text) => {
                 out.extend_from_slice(text);
                 Ok(IsNull::No)
             }
@@ -220,7 +260,7 @@ pub(super) fn set_columns<'a>(
 
 /// What overwriting a row sets: all but the key, which is the same, and what the sink numbers.
 /// A table that is all key needs something to set, or no row would be found to be ours.
-fn overwritten(table: &Table) -> String {
+pub(super) fn overwritten(table: &Table) -> String {
     let set = |column: &Column| {
         let name = quote_ident(&column.name);
         format!("{name} = excluded.{name}")
@@ -249,7 +289,7 @@ fn key_is(table: &Table, next: &mut Placeholder) -> String {
     equal.join(" and ")
 }
 
-fn list(parts: impl Iterator<Item = String>) -> String {
+pub(super) fn list(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 

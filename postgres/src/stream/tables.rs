@@ -166,6 +166,40 @@ impl Table {
         Finding::new(&self.name, reason).into()
     }
 
+    /// A table for the tests of what is done with its writes: columns of one type, the first the key.
+    #[cfg(test)]
+    pub(super) fn of_columns(name: &str, columns: &[&str], kind: Kind, tie: Tie) -> Self {
+        let column = |(at, name): (usize, &&str)| Column {
+            name: (*name).to_owned(),
+            sink_type: "bigint".to_owned(),
+            equals: "=".to_owned(),
+            collate: String::new(),
+            in_key: at == 0,
+            in_identity: at == 0,
+            identity_always: false,
+        };
+        Self {
+            name: TableName::new("public", name).unwrap_or_else(|error| panic!("{error}")),
+            sql_name: name.to_owned(),
+            kind,
+            spine: IdSet::new(KeyKind::Text),
+            columns: columns.iter().enumerate().map(column).collect(),
+            key: vec![0],
+            tie,
+            tie_enforced: true,
+            blobs: Vec::new(),
+            children: Vec::new(),
+            depth: 0,
+            condition: String::new(),
+            key_kind: KeyKind::Text,
+            tie_type: "bigint".to_owned(),
+            telling: Telling::KeyAlone,
+            reading: Reading::default(),
+            identity: 'd',
+            source_types: Vec::new(),
+        }
+    }
+
     fn check(&self, announced: &Announced<'_>) -> Result<(), StreamError> {
         if announced.identity != self.identity {
             return Err(self.changed("its replica identity"));

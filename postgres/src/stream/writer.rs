@@ -17,21 +17,26 @@ use super::change::{Change, Value};
 use super::error::StreamError;
 use super::event::{Event, read_event};
 use super::fetch::{Query, Wanted};
+use super::flush::{Done, Sent};
 use super::foresight::{let_others_run, plan};
+use super::many::Many;
 use super::membership::Membership;
+use super::pace::Pace;
 use super::pipeline::Pipeline;
 use super::primary::Primary;
 use super::statement::{
     Param, Shape, Verb, others_sql, renumbered_sql, set_columns, subtree_deletes,
 };
+use super::suited::Suited;
 use super::tables::{Kind, Table, TableIndex, Tables, Tie};
+use super::together::{Together, Write};
 use super::{Action, After, Missing, Operation, Reason, Row, mark};
 use crate::keys::Keys;
 use crate::sink::{Barrier, LastChange};
 use crate::{Doing, Unit};
 
 /// The most prepared statements that are kept.
-const STATEMENTS_MAX: usize = 1024;
+pub(super) const STATEMENTS_MAX: usize = 1024;
 /// The most parents that have left whose children are left standing until the commit.
 const DEPARTED_MAX: usize = 256;
 /// The most rows whose numbers are remembered before they are compared.
@@ -39,7 +44,7 @@ const NUMBERS_MAX: usize = 1000;
 /// The most new parents of which the source is asked at once whether they have children.
 const NEWCOMERS_MAX: usize = 1000;
 
-/// What is said of a statement under way.
+/// What is said of a statement for one row under way.
 pub(super) struct Written {
     table: TableIndex,
     missing: Missing,
@@ -55,8 +60,19 @@ pub(super) struct Writer<'a> {
     pub(super) tables: &'a Tables,
     pub(super) membership: &'a mut Membership,
     pub(super) statements: &'a mut HashMap<Shape, Statement>,
+    pub(super) many: &'a mut HashMap<Many, Statement>,
+    pub(super) suited: &'a [Suited],
+    pub(super) pace: &'a mut Pace,
     pub(super) primary: &'a mut Primary,
+    /// Writes of single rows. None is under way while a flush is.
     pub(super) pipeline: Pipeline<'a, Written>,
+    /// What is gathered.
+    pub(super) together: Together,
+    /// The flush under way, and its statements.
+    pub(super) sent: Option<Together>,
+    pub(super) flushing: Pipeline<'a, Sent, Done>,
+    /// Whether the transaction has a savepoint.
+    pub(super) savepoint: bool,
     pub(super) keys: &'a mut Keys,
     /// Whether the sink's foreign keys act.
     pub(super) cascades: bool,
@@ -84,6 +100,9 @@ pub(super) struct SoFar {
     numbers: BTreeMap<TableIndex, BTreeMap<Vec<String>, Vec<String>>>,
     /// The source transaction at hand.
     at: Option<LastChange>,
+    /// Whether rows on the sink do not say by themselves whose they are at each moment of it: then
+    /// nothing is gathered.
+    irregular: bool,
 }
 
 impl Writer<'_> {
@@ -116,6 +135,7 @@ impl Writer<'_> {
             }
         }
         self.delete_subtrees().await?;
+        self.so_far.irregular = false;
         self.compare_numbers().await?;
         self.membership.end_transaction();
         if self.so_far.wanted.is_empty() {
@@ -215,6 +235,7 @@ impl Writer<'_> {
     /// A parent that was another's is the organization's now: what hangs on it is wanted, and its
     /// own row, where the log does not hold all of it.
     async fn enter(&mut self, table: &Table, change: &Change, row: Row) -> Result<(), StreamError> {
+        self.so_far.irregular = true;
         let key = new_key(table, change)?;
         let id = String::from_utf8_lossy(&key[0]).into_owned();
         self.so_far.wanted.subtree(self.tables, change.table, id)?;
@@ -294,6 +315,7 @@ impl Writer<'_> {
         if !self.membership.comes_back(parent, id) {
             return Ok(());
         }
+        self.so_far.irregular = true;
         if self.membership.has_departed(parent, id) {
             self.delete_subtrees().await?;
         }
@@ -321,6 +343,7 @@ impl Writer<'_> {
         };
         let early = !self.membership.contains(*parent, id) || self.membership.is_kin(*parent, id);
         if early {
+            self.so_far.irregular = true;
             self.membership.note_early(*parent, id);
         }
         early
@@ -398,6 +421,7 @@ impl Writer<'_> {
         change: &Change,
         row: Row,
     ) -> Result<(), StreamError> {
+        self.so_far.irregular = true;
         let missing = Missing::Fatal(Reason::RowMissing);
         let (old, new) = (old_key(table, change)?, new_key(table, change)?);
         self.come_back(change.table, &new[0]).await?;
@@ -426,6 +450,7 @@ impl Writer<'_> {
     }
 
     async fn delete_parent(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
+        self.so_far.irregular = true;
         let key = old_key(table, change)?;
         let missing = Missing::Fatal(Reason::RowMissing);
         self.empty_first(change.table, &key[0]).await?;
@@ -547,13 +572,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Sends a statement.
+    /// Writes a row: with others, or by itself.
     async fn write(
         &mut self,
         table: &Table,
         change: &Change,
         verb: Verb,
-        mut params: Vec<Param>,
+        params: Vec<Param>,
         missing: Missing,
     ) -> Result<(), StreamError> {
         let Some(at) = self.so_far.at else {
@@ -562,12 +587,55 @@ impl Writer<'_> {
         if !matches!(verb, Verb::Delete) {
             self.take_keys(table, change).await?;
         }
-        let kin = self.membership.kin(&table.tie);
-        let shape = Shape {
+        let own = match verb {
+            Verb::Upsert => new_key(table, change)?,
+            Verb::Update { .. } | Verb::Delete => old_key(table, change)?,
+        };
+        let fresh = verb == Verb::Upsert && change.is_insert;
+        let write = Write {
             table: change.table,
             verb,
+            params,
+            missing,
+            own,
+            key: change.new_key(table),
+            tie: change.new_tie_text(table),
+            fresh: fresh && self.pace.expects_new(change.table),
+            at,
+        };
+        if self.may_be_gathered(&write) {
+            return self.gather(write).await;
+        }
+        self.flush().await?;
+        self.conclude().await?;
+        let kin = self.membership.kin(&table.tie);
+        self.single(write, kin).await
+    }
+
+    /// Whether nobody could tell if the write was sent with others. It needs no kin then: ids that no
+    /// row on the sink ties to the organization make a transaction irregular, or their rows are wanted.
+    fn may_be_gathered(&self, write: &Write) -> bool {
+        let so_far = &self.so_far;
+        self.pace.gathers(write.bytes())
+            && self.suited[write.table].together
+            && !so_far.irregular
+            && so_far.wanted.is_empty()
+            && write.keeps_key()
+    }
+
+    /// Sends the statement for one row.
+    pub(super) async fn single(
+        &mut self,
+        write: Write,
+        kin: Vec<String>,
+    ) -> Result<(), StreamError> {
+        let table = &self.tables.all[write.table];
+        let shape = Shape {
+            table: write.table,
+            verb: write.verb,
             with_kin: !kin.is_empty(),
         };
+        let mut params = write.params;
         if shape.with_kin {
             params.push(Param::Ids(kin));
         }
@@ -577,10 +645,10 @@ impl Writer<'_> {
         }
         let bytes = params.iter().map(Param::bytes).sum();
         let written = Written {
-            table: change.table,
-            missing,
-            key: change.new_key(table),
-            at,
+            table: write.table,
+            missing: write.missing,
+            key: write.key,
+            at: write.at,
         };
         let tx = self.tx;
         let statement = async move { tx.execute_raw(&statement, params).await };
@@ -612,7 +680,7 @@ impl Writer<'_> {
             Ok(statement) => statement,
             // The transaction may have failed before: the first answer says why.
             Err(error) => {
-                self.settle().await?;
+                self.take_answers().await?;
                 return Err(refused(table, error));
             }
         };
@@ -620,8 +688,15 @@ impl Writer<'_> {
         Ok(statement)
     }
 
-    /// Takes the answers of all that is under way.
+    /// Sends what is gathered, and takes the answers of all that is under way.
     pub(super) async fn settle(&mut self) -> Result<(), StreamError> {
+        self.flush().await?;
+        self.conclude().await?;
+        self.take_answers().await
+    }
+
+    /// Takes the answers of single rows under way.
+    pub(super) async fn take_answers(&mut self) -> Result<(), StreamError> {
         while self.answer().await? {}
         Ok(())
     }
@@ -766,7 +841,7 @@ fn truncated(tables: &Tables, truncated: &[TableIndex]) -> StreamError {
     }
 }
 
-fn refused(table: &Table, error: tokio_postgres::Error) -> StreamError {
+pub(super) fn refused(table: &Table, error: tokio_postgres::Error) -> StreamError {
     let source = crate::Error::Asked {
         doing: "write a row".into(),
         source: error.into(),

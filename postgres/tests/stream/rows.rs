@@ -1,7 +1,7 @@
 //! Every kind of change, and whose row it is before and after.
 
 use monarch_harness::PgVersion;
-use monarch_postgres::stream::Reason;
+use monarch_postgres::stream::{Batching, Reason};
 
 use crate::world::{LARGE, World, one};
 
@@ -476,4 +476,42 @@ async fn odd_texts_arrive_as_they_are() {
             ),
         ])
         .await;
+}
+
+/// Guards promise 1: how many rows share a statement cannot be seen in what arrives, nor in what is
+/// counted.
+#[tokio::test]
+async fn rows_that_share_statements_arrive_as_by_themselves() {
+    let script = [
+        "begin;
+         insert into \"group\" (id, project_id, title) overriding system value
+           select 110 + n, 10 + n % 2, 'new' from generate_series(1, 20) n;
+         insert into event select 1100 + n, 111 + n % 20, 'e' || n, 'b' from generate_series(1, 60) n;
+         update \"group\" set title = title || '!' where id between 101 and 120;
+         update event set label = label || '!' where id % 2 = 0;
+         update event set group_id = 112, label = 'moved ' || id where id between 1103 and 1109;
+         delete from event where id between 1107 and 1125;
+         insert into event select 1100 + n, 111, 'again ' || n, 'b' from generate_series(10, 20) n;
+         update event set label = 'last ' || id where id between 1108 and 1130;
+         update audit set label = label || '!'; update audit set label = label || '?';
+         delete from audit where id in (1004, 2004);
+         commit",
+        "update event set id = id + 500 where id between 1101 and 1110",
+        "delete from \"group\" where id = 119; update topic set id = 119 where id = 101",
+        "update event set label = label || '.'; delete from event where id > 1700",
+        "update \"group\" set project_id = 20 where id = 117",
+        "insert into member select 1, 'm' || n, 'x' from generate_series(1, 40) n",
+        "update member set role = 'y' where organization_id = 1; delete from member where email like 'm1%'",
+    ];
+    let mut counted = Vec::new();
+    let random = (1..4).map(Batching::Random);
+    for batching in [Batching::Off, Batching::AsPays].into_iter().chain(random) {
+        let mut world = World::new().await;
+        world.job.batching = batching;
+        counted.push(world.follows(&script).await.changes);
+    }
+    assert!(
+        counted.iter().all(|changes| *changes == counted[0]),
+        "{counted:?}"
+    );
 }

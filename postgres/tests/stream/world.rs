@@ -17,7 +17,7 @@ use monarch_postgres::slot::Making;
 use monarch_postgres::snapshot;
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::stream::{
-    self, Aligned, Alignment, Job, Observer, Reason, Report, Spool, StreamError,
+    self, Aligned, Alignment, Batching, Job, Observer, Reason, Report, Spool, StreamError,
 };
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, drain, publication};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -187,6 +187,16 @@ type Answer = Result<Aligned, StreamError>;
 
 struct Watching(watch::Sender<Report>);
 
+/// Rows share statements wherever they may, so that every test meets it; `MONARCH_BATCHING=off` shows
+/// whether a fault lies there.
+fn batching() -> Batching {
+    match std::env::var("MONARCH_BATCHING").as_deref() {
+        Ok("off") => Batching::Off,
+        Ok("on") => Batching::AsPays,
+        _ => Batching::Random(7),
+    }
+}
+
 impl Observer for Watching {
     fn observe(&mut self, report: &Report) {
         self.0.send_replace(*report);
@@ -275,6 +285,7 @@ impl World {
                 sink_identity: None,
                 spool: Spool::new(std::env::temp_dir()),
                 keys: Arc::new(NoObjects),
+                batching: batching(),
             },
             others: all_rows(&sink).await,
             source,

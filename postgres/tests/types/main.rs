@@ -11,6 +11,7 @@ mod secrets;
 mod sequences;
 mod sessions;
 mod shapes;
+mod together;
 mod values;
 mod versions;
 mod world;

@@ -151,6 +151,10 @@ relationships:
             &format!("update {table} set id = id || id, body = 'rekeyed' where id like 'a%'"),
             &format!("update {table} set number = default where id = 'b2'"),
             &format!("insert into {table} values ('d1', 1), ('d2', 2)"),
+            &format!(
+                "begin; delete from {table} where id = 'd1';
+                 insert into {table} values ('d1', 1); commit"
+            ),
         ])
         .await;
         let renumbered = format!("update {table} set number = default where id = 'c1'");

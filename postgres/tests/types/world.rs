@@ -18,7 +18,7 @@ use monarch_postgres::sequences::Keeper;
 use monarch_postgres::sink::{self, TakeOver};
 use monarch_postgres::snapshot::{self, Copied, CopyError};
 use monarch_postgres::spine::{self, Spine};
-use monarch_postgres::stream::{self, Job, Observer, Spool, StreamError};
+use monarch_postgres::stream::{self, Batching, Job, Observer, Spool, StreamError};
 use monarch_postgres::verify::{self, Comparison, Digests, Subject};
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, drain, publication, slot};
 use tokio::sync::{mpsc, watch};
@@ -45,6 +45,16 @@ pub(crate) struct Case<'a> {
     pub(crate) fill: &'a str,
     /// Which rows are a tenant's, told independently of the code under test.
     pub(crate) owned: &'a [(&'a str, &'a str)],
+}
+
+/// Rows share statements wherever they may, so that every test meets it; `MONARCH_BATCHING=off` shows
+/// whether a fault lies there.
+fn batching() -> Batching {
+    match std::env::var("MONARCH_BATCHING").as_deref() {
+        Ok("off") => Batching::Off,
+        Ok("on") => Batching::AsPays,
+        _ => Batching::Random(7),
+    }
 }
 
 impl Case<'_> {
@@ -138,6 +148,7 @@ impl Move {
             sink_identity: None,
             spool: Spool::new(std::env::temp_dir()),
             keys: Arc::new(NoObjects),
+            batching: batching(),
         };
         Self {
             source: from,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use monarch_postgres::stream::Batching;
 use monarch_random::{Order, run, story};
 
 #[derive(Parser)]
@@ -31,6 +32,9 @@ struct Options {
     /// Without roles, standbys and hazards
     #[arg(long)]
     plain: bool,
+    /// Each row by a statement of its own, whatever the seed has
+    #[arg(long)]
+    row_by_row: bool,
     /// Say what the seed stands for and run nothing
     #[arg(long, requires = "seed")]
     story: bool,
@@ -44,6 +48,7 @@ async fn main() -> ExitCode {
         seed,
         transactions: options.transactions,
         hazardous: !options.plain,
+        batching: options.row_by_row.then_some(Batching::Off),
     };
     if options.story {
         println!("{}", story(&order(first)));

@@ -20,7 +20,9 @@ use monarch_postgres::sink::{self, SinkError, TakeOver};
 use monarch_postgres::slot::{self, Making};
 use monarch_postgres::snapshot::{self, CopyError};
 use monarch_postgres::spine::{Spine, SpineError};
-use monarch_postgres::stream::{self, Job, Observer, Report, SinkIdentity, Spool, StreamError};
+use monarch_postgres::stream::{
+    self, Batching, Job, Observer, Report, SinkIdentity, Spool, StreamError,
+};
 use monarch_postgres::{
     ConnectOptions, Session, SessionPurpose, Unit, catalog, publication, sessions,
 };
@@ -50,6 +52,8 @@ pub struct Post {
     pub sink: ConnectOptions,
     /// How much of a transaction is held in memory.
     pub spool_bytes: usize,
+    /// How rows share statements.
+    pub batching: Batching,
     epochs: AtomicI64,
     closed: AtomicBool,
     /// What the source's tables were when the copy began, as the journal would hold it.
@@ -129,6 +133,7 @@ impl Post {
         spine: &Arc<Spine>,
         sides: Sides,
         spool_bytes: usize,
+        batching: Batching,
     ) -> Self {
         Self {
             unit,
@@ -138,6 +143,7 @@ impl Post {
             standby: sides.standby,
             sink: sides.sink,
             spool_bytes,
+            batching,
             epochs: AtomicI64::new(0),
             closed: AtomicBool::new(false),
             noted: Mutex::new(None),
@@ -302,6 +308,7 @@ impl Post {
                 ..Spool::new(std::env::temp_dir())
             },
             keys: Arc::new(NoObjects),
+            batching: self.batching,
         }
     }
 }

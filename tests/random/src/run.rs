@@ -12,6 +12,7 @@ use monarch_model::{MoveId, OrgId, StoreName, TableName};
 use monarch_postgres::connect::Environment;
 use monarch_postgres::evict::{self, EvictionPermit, Evidence, record_horizon};
 use monarch_postgres::spine;
+use monarch_postgres::stream::Batching;
 use monarch_postgres::verify::{self, Subject};
 use monarch_postgres::{ConnectOptions, Unit, catalog, drain, sink, stream};
 use tokio::sync::OnceCell;
@@ -52,6 +53,8 @@ pub struct Order {
     /// Whether its movers may have a role of their own and decode on a standby, and a hazard befall
     /// it: the seeds that found a fault before there was any of this must stay what they were.
     pub hazardous: bool,
+    /// How rows share statements, if not as the seed has it.
+    pub batching: Option<Batching>,
 }
 
 impl Order {
@@ -62,6 +65,7 @@ impl Order {
             seed,
             transactions: usize::MAX,
             hazardous: true,
+            batching: None,
         }
     }
 
@@ -126,6 +130,7 @@ struct Plan {
     copy_dies: Vec<(usize, u64)>,
     ending: Ending,
     spool_bytes: usize,
+    batching: Batching,
     dice: Dice,
     /// Who the movers are on the source and on the sink.
     who: (Who, Who),
@@ -144,6 +149,13 @@ enum Ending {
 /// Tells the dice of what was added to the generator later from those that rolled before it: a seed
 /// that found a fault keeps its schema and its script.
 const LATER: u64 = 0x6d6f_6e61_7263_6803;
+
+/// How rows share statements; again with dice of its own.
+fn batching(seed: u64) -> Batching {
+    let mut dice = Dice::new(seed ^ (LATER + 1));
+    let sizes = Batching::Random(u64::from(dice.below(u32::MAX)));
+    dice.weighted(&[(1, Batching::Off), (2, Batching::AsPays), (5, sizes)])
+}
 
 impl Plan {
     fn roll(order: &Order) -> Self {
@@ -196,6 +208,7 @@ impl Plan {
                 (1, Ending::WriteLate),
             ]),
             spool_bytes: [0, 10_000, 1 << 24][dice.index(3)],
+            batching: order.batching.unwrap_or_else(|| batching(order.seed)),
             dice,
         }
     }
@@ -222,11 +235,12 @@ impl Plan {
 pub fn story(order: &Order) -> String {
     let plan = Plan::roll(order);
     let mut told = format!(
-        "versions {:?}, movers {:?}, on a standby {}, {:?}, hazard {}, head {}, \
+        "versions {:?}, movers {:?}, on a standby {}, batching {:?}, {:?}, hazard {}, head {}, \
          disturbances {:?}, dying copies {:?}, causes {:?}\n{}",
         plan.versions,
         plan.who,
         plan.on_standby,
+        plan.batching,
         plan.ending,
         plan.hazard
             .as_ref()
@@ -373,7 +387,14 @@ impl<'a> Run<'a> {
                 standby: standby.map(on_standby).transpose()?,
                 sink: options(&sink.movers[store.sink])?,
             };
-            let post = Arc::new(Post::new(unit, &graph, &spine, sides, plan.spool_bytes));
+            let post = Arc::new(Post::new(
+                unit,
+                &graph,
+                &spine,
+                sides,
+                plan.spool_bytes,
+                plan.batching,
+            ));
             let dies = plan.copy_dies.iter().find(|(unit, _)| *unit == at);
             let dies = dies.map(|(_, after)| Duration::from_millis(*after));
             movers.push(Mover::start(post, dies));
