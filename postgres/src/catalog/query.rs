@@ -371,7 +371,7 @@ pub(super) async fn indexes<C: GenericClient + Sync>(
                           order by key.place) as columns
              from pg_catalog.pg_index i
              join pg_catalog.pg_class c on c.oid = i.indexrelid
-             where i.indisunique and i.indrelid = any($1::oid[])
+             where i.indisunique and not i.indisexclusion and i.indrelid = any($1::oid[])
              order by c.relname",
             &[&oids],
         )

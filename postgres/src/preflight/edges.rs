@@ -120,6 +120,11 @@ pub(super) async fn check(open: &Open<'_>, graph: &Graph) -> Result<Vec<Finding>
             }
             findings.extend(firing);
             findings.extend(rules.iter().map(|found| rule(found, &place, SINK_RULE)));
+            if as_replica {
+                let rechecks = written_by_users(open, graph, RECHECKS).await?;
+                let silent = rechecks.iter().filter(|check| !check.fires_as_replica());
+                findings.extend(silent.map(|check| not_rechecked(check, &place)));
+            }
         }
     }
     Ok(findings)
@@ -193,6 +198,19 @@ select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text
   left join pg_catalog.pg_trigger above on above.oid = t.tgparentid
  where t.tgenabled <> 'D' and (above.oid is null or above.tgenabled <> t.tgenabled)
    and (not t.tgisinternal or t.tgconstraint = 0 or t.tgenabled in ('R', 'A'))
+   and t.tgfoid <> 'pg_catalog.unique_key_recheck'::regproc
+ order by 1, 2";
+
+/// What a deferrable unique or exclusion constraint is checked by: a trigger too. Those of partitions
+/// are their own.
+const RECHECKS: &str = "
+select distinct moved.place, t.tgname::text, false, t.tgenabled::text,
+       format('%I.%I', n.nspname, c.relname), true
+  from pg_catalog.pg_trigger t
+  join moved on moved.oid = t.tgrelid
+  join pg_catalog.pg_class c on c.oid = t.tgrelid
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where t.tgfoid = 'pg_catalog.unique_key_recheck'::regproc and c.relkind <> 'p'
  order by 1, 2";
 
 /// Rules that rewrite what is written.
@@ -570,6 +588,24 @@ fn sink_trigger(trigger: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Findi
     } else {
         format!("alter table {on} disable trigger {name}, for the time of the move")
     })
+}
+
+fn not_rechecked(check: &Trigger, place: &dyn Fn(&TableName) -> Place) -> Finding {
+    let (on, name) = (&check.on, quote_ident(&check.name));
+    Finding::refuse(
+        "deferrable-not-checked",
+        place(&check.table),
+        format!(
+            "a deferrable unique or exclusion constraint on {on} is checked by a trigger that does not \
+             fire when our role writes"
+        ),
+        "Values of the organization that another tenant takes meanwhile would stand beside its own, and \
+         nobody would notice",
+    )
+    .mend(format!(
+        "alter table {on} enable always trigger {name}, as a superuser; or make the constraint not \
+         deferrable"
+    ))
 }
 
 /// The code of a finding about a rule, and why it matters.

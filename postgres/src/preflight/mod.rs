@@ -20,6 +20,7 @@ mod server;
 mod shape;
 mod supply;
 mod ties;
+mod uniqueness;
 mod waits;
 
 use std::time::Duration;

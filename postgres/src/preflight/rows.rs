@@ -13,8 +13,9 @@ use tokio_postgres::{Client, Row};
 use super::finding::{Finding, Place};
 use super::open::{Open, not_checked};
 use super::ties::Ties;
+use super::uniqueness::{self, Uniqueness};
 use super::{Job, references};
-use crate::catalog::Relation;
+use crate::catalog::{Column, Generated, Relation};
 use crate::scope::Scope;
 use crate::spine::{self, Spine};
 use crate::sql::{qualified, quote_ident};
@@ -231,6 +232,10 @@ impl Pair<'_> {
         for columns in self.unique_columns(source, sink) {
             findings.extend(self.taken(&columns, sink, limit).await?);
         }
+        for unique in uniqueness::read(self.to, sink).await? {
+            findings.extend(self.clashes(&unique, (source, sink), limit).await?);
+        }
+        findings.extend(self.nulls(source, sink).await?);
         findings.extend(self.strays(sink, limit).await?);
         let (sides, theirs) = ((self.from, self.to), predicate(self.theirs, self.table)?);
         findings.extend(references::check(self.table, sides, &theirs, limit).await?);
@@ -320,6 +325,111 @@ impl Pair<'_> {
         let search = search_sql(columns, sink);
         let taken = self.search(self.table, columns, &search, limit).await?;
         Ok((taken > 0).then(|| self.taken_finding(columns, taken)))
+    }
+
+    /// The same for what the sink holds unique otherwise than by columns.
+    async fn clashes(
+        &self,
+        unique: &Uniqueness,
+        (source, sink): (&Relation, &Relation),
+        limit: u64,
+    ) -> Result<Option<Finding>> {
+        let columns = unique.columns(sink);
+        let unknown = columns.iter().find(|name| source.column(name).is_none());
+        if let Some(unknown) = unknown {
+            return Ok(Some(self.not_compared(unique, unknown)));
+        }
+        let search = unique.search_sql(&columns, sink);
+        let clashes = self.search(self.table, &columns, &search, limit).await?;
+        Ok((clashes > 0).then(|| {
+            Finding::refuse(
+                "unique-value-taken",
+                self.place(),
+                format!(
+                    "{clashes} times a row of the organization and another's on the sink are what {} \
+                     on {} does not take together",
+                    unique.name, unique.on
+                ),
+                "The sink would refuse these rows",
+            )
+            .mend(format!("change them on one side, or on the sink {}", unique.drop))
+        }))
+    }
+
+    fn not_compared(&self, unique: &Uniqueness, column: &str) -> Finding {
+        Finding::warn(
+            "unique-not-compared",
+            self.place().column(column),
+            format!(
+                "{} on {} goes by this column, which the source does not have",
+                unique.name, unique.on
+            ),
+            "Whether the organization's rows clash with others' there shows only when they are \
+             written: the move fails then",
+        )
+        .mend(format!(
+            "on the sink {}, for the time of the move",
+            unique.drop
+        ))
+    }
+
+    /// Columns that may be null on the source and not on the sink: whether they are.
+    async fn nulls(&self, source: &Relation, sink: &Relation) -> Result<Vec<Finding>> {
+        let stricter = |to: &&Column| {
+            let from = source.column(&to.name);
+            to.not_null && to.generated == Generated::No && from.is_some_and(|from| !from.not_null)
+        };
+        let columns: Vec<&Column> = sink.columns.iter().filter(stricter).collect();
+        if columns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let doing = || format!("look for nulls in {}", self.table.name);
+        let is_null: Vec<String> = columns
+            .iter()
+            .map(|column| {
+                format!(
+                    "count(*) filter (where t.{} is null)",
+                    quote_ident(&column.name)
+                )
+            })
+            .collect();
+        let sql = format!(
+            "select {} from {} as t where {}",
+            is_null.join(", "),
+            qualified(&self.table.name),
+            predicate(self.theirs, self.table)?
+        );
+        let row = self
+            .from
+            .decoder()
+            .query_one(&sql, &[])
+            .await
+            .doing(doing())?;
+        let columns = columns.into_iter().enumerate();
+        columns
+            .map(|(at, column)| Ok(self.not_null(column, row.try_get(at).doing(doing())?)))
+            .collect()
+    }
+
+    fn not_null(&self, column: &Column, nulls: i64) -> Finding {
+        let place = self.place().column(&column.name);
+        let mend = format!(
+            "alter table {} alter column {} drop not null",
+            qualified(&self.table.name),
+            quote_ident(&column.name)
+        );
+        if nulls > 0 {
+            let what =
+                format!("it refuses null, and {nulls} rows of the organization have one in it");
+            let why = "The sink would refuse these rows";
+            Finding::refuse("column-not-null", place, what, why)
+                .mend(format!("{mend}, or fill them on the source"))
+        } else {
+            let what =
+                "it may be null on the source and not here; no row of the organization has one";
+            let why = "A row that is given a null later fails the move";
+            Finding::warn("column-not-null", place, what, why).mend(mend)
+        }
     }
 
     /// How many rows `search` finds on the sink for the organization's values of `columns` in a table

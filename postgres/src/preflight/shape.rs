@@ -439,11 +439,6 @@ fn column(from: &Column, to: &Column, place: &Place) -> Vec<Finding> {
             quote_ident(&to.name)
         )));
     }
-    if to.not_null && !from.not_null {
-        let what = "it may be null on the source and not here";
-        let why = "A row with a null in it would stop the move";
-        findings.push(Finding::warn("column-not-null", place.clone(), what, why));
-    }
     findings
 }
 

@@ -9,4 +9,5 @@ mod evict;
 mod preflight;
 mod scrub;
 mod sequences;
+mod uniqueness;
 mod verify;
