@@ -267,32 +267,17 @@ relationships:
     assert_eq!(next, 1000);
 }
 
-/// Guards promise 1: a sequence is found behind whatever the catalog can say draws from it; and what it
-/// cannot say is told, by column.
-#[tokio::test]
-async fn sequences_are_found_behind_domains_functions_and_partitions() {
-    let tables = [
-        "by_domain",
-        "domain_default",
-        "by_function",
-        "cut",
-        "by_text",
-        "by_string",
-    ];
-    let entry = |table: &str| {
-        format!(
-            "  {table}: {{store: default, primary_key: [id], \
-             refs: {{organization_id: {{parent: organization}}}}}}\n"
-        )
-    };
-    let manifest = format!(
-        "root: organization\nstores: {{default: {{type: postgres}}}}\nrelationships:\n  \
-         organization: {{store: default, primary_key: [id]}}\n{}",
-        tables.map(entry).concat()
-    );
-    let case = Case {
-        manifest: &manifest,
-        schema: "
+/// Each draws its keys from a sequence in a way of its own.
+const DRAWN_TABLES: [&str; 6] = [
+    "by_domain",
+    "domain_default",
+    "by_function",
+    "cut",
+    "by_text",
+    "by_string",
+];
+
+const DRAWN: &str = "
 create table organization (id bigint primary key);
 create sequence a; create sequence b; create sequence c; create sequence d; create sequence e;
 create domain plain_id as integer;
@@ -310,13 +295,36 @@ create table cut_low partition of cut for values from (minvalue) to (1000000);
 create table cut_high partition of cut for values from (1000000) to (maxvalue);
 alter table cut_high alter id set default nextval('e');
 create table by_text (id bigint primary key default nextval('a'::text), organization_id bigint);
-create table by_string (id bigint primary key default string_id(), organization_id bigint)",
+create table by_string (id bigint primary key default string_id(), organization_id bigint)";
+
+fn drawn_manifest() -> String {
+    let entry = |table: &str| {
+        format!(
+            "  {table}: {{store: default, primary_key: [id], \
+             refs: {{organization_id: {{parent: organization}}}}}}\n"
+        )
+    };
+    format!(
+        "root: organization\nstores: {{default: {{type: postgres}}}}\nrelationships:\n  \
+         organization: {{store: default, primary_key: [id]}}\n{}",
+        DRAWN_TABLES.map(entry).concat()
+    )
+}
+
+/// Guards promise 1: a sequence is found behind whatever the catalog can say draws from it; and what it
+/// cannot say is told, by column.
+#[tokio::test]
+async fn sequences_are_found_behind_domains_functions_and_partitions() {
+    let manifest = drawn_manifest();
+    let case = Case {
+        manifest: &manifest,
+        schema: DRAWN,
         fill: "insert into organization values ($ORG)",
         ..Case::EMPTY
     };
     let mut it = Move::prepare(&case, PgVersion::V15, PgVersion::V14).await;
     it.read_spine().await;
-    for (at, table) in (1..).zip(tables) {
+    for (at, table) in (1..).zip(DRAWN_TABLES) {
         let sql = format!("insert into {table} values ({at} * 1000, 1)");
         run(&it.source, &sql).await;
     }
