@@ -1,13 +1,12 @@
 //! What holds between the flip and the end.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use monarch_demo::Organization;
 use monarch_demo::observe::total;
 use monarch_harness::{Cluster, ClusterOptions, PgVersion, Program, fresh_name, shared};
-use monarch_tests::{Neighbours, Scene, Stage, assert_nothing_left, org_on};
+use monarch_tests::{Held, Neighbours, PATIENCE, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 
@@ -42,7 +41,7 @@ async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
     let scene = Scene::set(Stage::shared().await).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    let held = Held::by(&scene)?;
+    let held = Held::before(&scene, "flip")?;
     let cut = scene.cut_over();
     let late = async {
         held.reached().await?;
@@ -69,10 +68,7 @@ async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
         let words = format!(
             "exists (select from monarch_ledger.move_unit where late_changes::text ~ '{words}')"
         );
-        scene
-            .operator
-            .until(&words, &worker, monarch_tests::PATIENCE)
-            .await
+        scene.operator.until(&words, &worker, PATIENCE).await
     };
     refused("app.setting.*: 2").await?;
     refused("team.*: 1").await?;
@@ -101,6 +97,27 @@ async fn writes_on_the_source_after_the_flip_refuse_eviction() -> Result<()> {
     assert_nothing_left(&scene.fleet).await
 }
 
+/// Promise 4 for the one step that only the control plane can undo: it has flipped and died before it
+/// could say so, and would refuse to flip again. The routing is read back and followed.
+#[tokio::test]
+async fn a_flip_whose_answer_is_lost_is_read_back_and_followed() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let lost = Held::without_answer(&scene, "flip")?;
+    let answer = scene.cut_over().await?;
+    lost.reached().await?;
+    assert_eq!(answer["refusals"], json!([]), "{answer}");
+    assert_eq!(scene.fleet.control.cell_of(1)?, "us2");
+    let refused = "select kind from monarch_ledger.move_event where kind = 'flip_refused'";
+    assert_eq!(scene.operator.ledger(refused).await?, None);
+    let at_barrier = org_on(&scene.fleet.source).await?;
+    assert_eq!(org_on(&scene.fleet.sink).await?, at_barrier);
+    scene.update("evict", "{}").await?;
+    scene.until("finalized", &worker).await?;
+    assert_nothing_left(&scene.fleet).await
+}
+
 /// An abort that comes while the routing is flipped changes nothing: whoever asked for the cut-over
 /// is told what became of it, not that the move is being given up.
 #[tokio::test]
@@ -108,7 +125,7 @@ async fn an_abort_during_the_flip_does_not_hide_that_it_flipped() -> Result<()> 
     let scene = Scene::set(Stage::shared().await).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    let held = Held::by(&scene)?;
+    let held = Held::before(&scene, "flip")?;
     let cut = scene.cut_over();
     let meanwhile = async {
         held.reached().await?;
@@ -139,10 +156,7 @@ async fn a_row_written_after_the_tail_was_read_stops_the_eviction() -> Result<()
     scene.stream(&worker, json!({})).await?;
     scene.cut_over().await?;
     let closed = "(select bool_and(tail_snapshot is not null) from monarch_ledger.move_unit)";
-    scene
-        .operator
-        .until(closed, &worker, monarch_tests::PATIENCE)
-        .await?;
+    scene.operator.until(closed, &worker, PATIENCE).await?;
     scene
         .source("events")
         .await?
@@ -187,10 +201,7 @@ async fn until_journal(scene: &Scene<'_>, path: &str, worker: &Program) -> Resul
         "exists (select from monarch_ledger.move_event where kind = 'eviction_accepted'
                   and coalesce(detail #>> '{{{path}}}', 'false') <> 'false')"
     );
-    scene
-        .operator
-        .until(&noted, worker, monarch_tests::PATIENCE)
-        .await
+    scene.operator.until(&noted, worker, PATIENCE).await
 }
 
 /// Promise 8 where a log is lost behind the barrier: what was in it is not known, so nothing is
@@ -204,7 +215,7 @@ async fn a_log_that_is_lost_after_the_flip_needs_the_operators_word() -> Result<
         .operator
         .worker_of(["--cell", "us1", "--cell", "us2"])?;
     scene.stream(&movers, json!({})).await?;
-    let held = Held::by(&scene)?;
+    let held = Held::before(&scene, "flip")?;
     let cut = scene.cut_over();
     let meanwhile = async {
         held.reached().await?;
@@ -226,10 +237,7 @@ async fn a_log_that_is_lost_after_the_flip_needs_the_operators_word() -> Result<
         .operator
         .worker_of(["--cell", "us1", "--cell", "us2"])?;
     let closed = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
-    scene
-        .operator
-        .until(closed, &movers, monarch_tests::PATIENCE)
-        .await?;
+    scene.operator.until(closed, &movers, PATIENCE).await?;
     let rows = total(&org_on(&scene.fleet.source).await?);
     scene.update("evict", "{}").await?;
     let refused = async {
@@ -241,7 +249,7 @@ async fn a_log_that_is_lost_after_the_flip_needs_the_operators_word() -> Result<
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(monarch_tests::PATIENCE, refused)
+    tokio::time::timeout(PATIENCE, refused)
         .await
         .context("the eviction is not refused")??;
     assert_eq!(total(&org_on(&scene.fleet.source).await?), rows);
@@ -260,7 +268,7 @@ async fn drop_slot(source: &Client) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(monarch_tests::PATIENCE, dropped)
+    tokio::time::timeout(PATIENCE, dropped)
         .await
         .context("the slot stays in use")
 }
@@ -274,10 +282,7 @@ async fn a_slot_of_an_older_move_stops_the_eviction() -> Result<()> {
     scene.stream(&worker, json!({})).await?;
     scene.cut_over().await?;
     let closed = "(select bool_and(status = 'slot_dropped') from monarch_ledger.move_unit)";
-    scene
-        .operator
-        .until(closed, &worker, monarch_tests::PATIENCE)
-        .await?;
+    scene.operator.until(closed, &worker, PATIENCE).await?;
     let rows = total(&org_on(&scene.fleet.source).await?);
     let source = scene.source("events").await?;
     let slot = fresh_name("monarch_org_1_events");
@@ -311,7 +316,7 @@ async fn what_is_delivered_again_after_the_flip_changes_nothing_on_the_sink() ->
     let traffic = scene.traffic(&Organization::EVIL_CORP).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    let held = Held::by(&scene)?;
+    let held = Held::before(&scene, "flip")?;
     let cut = scene.cut_over();
     let meanwhile = async {
         held.reached().await?;
@@ -354,48 +359,4 @@ async fn until_blocked(scene: &Scene<'_>) -> Result<String> {
     };
     let status = scene.until_status(says_why).await?;
     Ok(status["blocked_by"].to_string())
-}
-
-/// A flip that is held by the control plane: units are sealed, the routing has not changed.
-struct Held {
-    folder: std::path::PathBuf,
-}
-
-impl Held {
-    /// Puts a script before the control plane's own that waits in `flip` to be let go.
-    fn by(scene: &Scene<'_>) -> Result<Self> {
-        let folder = scene.fleet.control.folder().to_owned();
-        let routing = folder.join("routing");
-        fs::rename(&routing, folder.join("routing-proper"))?;
-        let script = "#!/bin/sh\n\
-            here=$(dirname \"$0\")\n\
-            if [ \"$1\" = flip ]; then\n  \
-              : >\"$here/reached\"\n  \
-              while [ ! -e \"$here/let-go\" ]; do sleep 0.05; done\n\
-            fi\n\
-            exec \"$here/routing-proper\" \"$@\"\n";
-        // Written aside and renamed: a script that is being written cannot be run.
-        fs::write(folder.join("routing.new"), script)?;
-        fs::set_permissions(
-            folder.join("routing.new"),
-            std::os::unix::fs::PermissionsExt::from_mode(0o755),
-        )?;
-        fs::rename(folder.join("routing.new"), &routing)?;
-        Ok(Self { folder })
-    }
-
-    async fn reached(&self) -> Result<()> {
-        let reached = async {
-            while !self.folder.join("reached").exists() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(monarch_tests::PATIENCE, reached)
-            .await
-            .context("the flip never came")
-    }
-
-    fn let_go(&self) -> Result<()> {
-        fs::write(self.folder.join("let-go"), "").context("let the flip go")
-    }
 }
