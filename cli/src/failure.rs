@@ -173,7 +173,8 @@ impl From<WorkerError> for Failure {
         match error {
             WorkerError::Connect(error) => error.into(),
             WorkerError::Namespace { .. } => Self::not_ready(said),
-            WorkerError::Ledger(_) | WorkerError::Metrics { .. } => Self::usage(said),
+            WorkerError::Ledger(error) => error.into(),
+            WorkerError::LedgerDsn(_) | WorkerError::Metrics { .. } => Self::usage(said),
             WorkerError::Signals(_) | WorkerError::Queue { .. } => {
                 Self::failed(said).advising("see the log above; a supervisor may start it again")
             }

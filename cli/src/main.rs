@@ -46,7 +46,10 @@ fn main() -> ExitCode {
         }
     };
     let context = Context::new(arguments.global);
-    match runtime.block_on(command::run(arguments.command, &context)) {
+    let ended = runtime.block_on(command::run(arguments.command, &context));
+    // A look-up of a name cannot be called off, and may take minutes.
+    runtime.shutdown_background();
+    match ended {
         Ok(exit) => exit.into(),
         Err(failure) => told(&failure, output),
     }

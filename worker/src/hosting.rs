@@ -65,15 +65,15 @@ impl fmt::Display for Queue {
 /// A worker for each queue.
 pub(crate) fn workers(
     config: &WorkerConfig,
+    world: &Arc<World>,
     runtime: &Runtime,
     client: &Client,
 ) -> Result<Vec<Worker>, WorkerError> {
-    let world = World::new(config.config.clone()).map_err(WorkerError::Ledger)?;
     config
         .queues
         .iter()
         .map(|queue| {
-            let options = options(queue, config, &world)?;
+            let options = options(queue, config, world)?;
             Worker::new(runtime, client.clone(), options)
                 .map_err(|error| queue_error(&queue.to_string(), error))
         })

@@ -29,7 +29,8 @@ pub(crate) struct Arguments {
     /// How the worker calls itself in Temporal's Web UI
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
-    /// After SIGTERM, how long a running snapshot may go on, in seconds
+    /// After SIGTERM, how long a running snapshot may go on, in seconds; the worker ends at most 20
+    /// seconds later
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
     /// Serve metrics to Prometheus here, at /metrics

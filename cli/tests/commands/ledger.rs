@@ -10,7 +10,7 @@ use monarch_model::MoveId;
 use monarch_postgres::spine::Spine;
 use uuid::Uuid;
 
-use crate::stage::{Stage, in_ledger};
+use crate::stage::{SECRET, Stage, in_ledger};
 
 /// Registers a move of an organization, as the activity does.
 pub(crate) async fn register(dsn: &str, org: &str) -> Result<MoveId> {
@@ -204,6 +204,33 @@ async fn a_move_is_seen_from_the_ledger_while_temporal_is_away() -> Result<()> {
         "{}",
         nobody.errors
     );
+    Ok(())
+}
+
+/// A worker without a ledger would fail everything that it takes on: it takes nothing, and whoever
+/// started it is told why.
+#[tokio::test]
+async fn a_worker_looks_at_its_ledger_before_it_takes_work() -> Result<()> {
+    let nowhere = Stage::alone()?.run(["worker"]).await?;
+    assert_eq!(nowhere.code, 4, "{}", nowhere.errors);
+    assert!(nowhere.errors.contains("ledger.dsn"), "{}", nowhere.errors);
+    assert!(!nowhere.errors.contains(SECRET), "{}", nowhere.errors);
+
+    let (stage, dsn) = Stage::with_ledger().await?;
+    let bare = stage.run(["worker"]).await?;
+    assert_eq!(bare.code, 3, "{}", bare.errors);
+    assert!(
+        bare.errors.contains("monarch ledger init"),
+        "{}",
+        bare.errors
+    );
+
+    stage.run(["ledger", "init"]).await?;
+    let newer = "insert into monarch_ledger.schema_version (version, name) values (99, 'later')";
+    in_ledger(&dsn, newer).await?;
+    let newer = stage.run(["worker"]).await?;
+    assert_eq!(newer.code, 3, "{}", newer.errors);
+    assert!(newer.errors.contains("99"), "{}", newer.errors);
     Ok(())
 }
 

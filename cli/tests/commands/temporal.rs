@@ -195,6 +195,7 @@ async fn a_saved_history_reads_back() -> Result<()> {
 async fn a_worker_prepares_its_namespace_and_ends_when_told() -> Result<()> {
     let (stage, _) = Stage::with_ledger().await?;
     let (stage, namespace) = stage.with_temporal().await?;
+    stage.run(["ledger", "init"]).await?;
     let temporal = shared::temporal().await;
     // Twice: what is there already is left as it is.
     for _ in 0..2 {
@@ -218,15 +219,17 @@ async fn a_worker_prepares_its_namespace_and_ends_when_told() -> Result<()> {
     Ok(())
 }
 
-/// A worker may be up before Temporal is: it says what it waits for, and goes on.
+/// A worker may be up before Temporal is: it says what it waits for, and goes on. Told to stop it
+/// ends, also when there is nobody to take its leave of.
 #[tokio::test]
 async fn a_worker_waits_for_temporal_and_says_so() -> Result<()> {
     let temporal = Temporal::start().await?;
     let namespace = temporal.namespace().await?;
     let (mut stage, _) = Stage::with_ledger().await?;
     stage.at_temporal(&temporal.address(), &namespace);
+    stage.run(["ledger", "init"]).await?;
     temporal.kill_9().await?;
-    let worker = stage.worker(&["--cell", "us2"])?;
+    let worker = stage.worker(&["--cell", "us2", "--grace", "1"])?;
     until_said(&worker, "not connected to Temporal").await?;
     temporal.restart().await?;
     until_said(&worker, "polling").await?;
@@ -234,6 +237,7 @@ async fn a_worker_waits_for_temporal_and_says_so() -> Result<()> {
         let line: serde_json::Value = serde_json::from_str(line)?;
         assert!(line["level"].is_string(), "{line}");
     }
+    temporal.kill_9().await?;
     assert_eq!(worker.terminate().await?, Some(0));
     Ok(())
 }
