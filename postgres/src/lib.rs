@@ -6,6 +6,7 @@ pub mod connect;
 mod digest;
 pub mod drain;
 mod error;
+pub mod estimate;
 pub mod evict;
 pub mod keys;
 pub mod pgoutput;

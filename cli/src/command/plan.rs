@@ -12,14 +12,15 @@ use std::fmt::Write as _;
 use clap::Args;
 use monarch_config::{Config, Database, Graph, Scope as Edge, Table};
 use monarch_model::{CellName, MoveId, OrgId, StoreName, chain};
+use monarch_postgres::catalog::Relation;
+use monarch_postgres::estimate::{self, Basis, Estimate};
 use monarch_postgres::preflight::Finding;
 use monarch_postgres::publication::{self, Publication};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::spine::{self, Spine};
-use monarch_postgres::sql::{qualified, quote_ident};
-use monarch_postgres::{ConnectOptions, Doing as _, Session, SessionPurpose, Unit, catalog};
+use monarch_postgres::sql::quote_ident;
+use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, catalog};
 use serde::Serialize;
-use serde_json::Value;
 
 use self::objects::{Naming, ObjectPlan};
 use super::preflight;
@@ -76,6 +77,7 @@ struct TablePlan {
     scope: String,
     rows_estimated: u64,
     bytes_estimated: u64,
+    estimated_by: Basis,
     /// Which inserts the source sends.
     inserts: String,
     /// Which updates and deletes the source sends.
@@ -196,13 +198,19 @@ async fn plan_store(
         let predicate = scope
             .predicate(&of.name, "t")
             .map_err(|error| failed(&error))?;
-        let (rows, row_bytes) = expected(session, of, &predicate).await?;
-        let objects = naming(session, graph, of, &predicate).await?;
+        let Some(relation) = catalog.relation(&of.name) else {
+            let why = format!("plan store {}: there is no table {}", unit.store, of.name);
+            return Err(Failure::failed(why));
+        };
+        let Estimate { rows, bytes, basis } =
+            estimate::of_table(&**session, relation, &predicate).await?;
+        let objects = naming(session, graph, (of, relation), &predicate).await?;
         tables.push(TablePlan {
             table: of.name.to_string(),
             scope: tie(of),
             rows_estimated: rows,
-            bytes_estimated: rows.saturating_mul(row_bytes),
+            bytes_estimated: bytes,
+            estimated_by: basis,
             inserts: choice(&publications.inserts, of),
             mutations: choice(&publications.mutations, of),
             objects,
@@ -230,24 +238,11 @@ fn tie(of: &Table) -> String {
     }
 }
 
-/// Rows, and bytes a row, that the source's planner expects of a table's part.
-async fn expected(session: &Session, of: &Table, predicate: &str) -> Result<(u64, u64), Failure> {
-    let doing = || format!("estimate the rows of {}", of.name);
-    let sql = format!(
-        "explain (format json) select * from {} as t where {predicate}",
-        qualified(&of.name)
-    );
-    let row = session.query_one(&sql, &[]).await.doing(doing())?;
-    let plan: Value = row.try_get(0).doing(doing())?;
-    let number = |at: &str| plan.pointer(at).and_then(Value::as_u64).unwrap_or(0);
-    Ok((number("/0/Plan/Plan Rows"), number("/0/Plan/Plan Width")))
-}
-
 /// The columns of a table that name objects that move, and how many rows do.
 async fn naming(
     session: &Session,
     graph: &Graph,
-    of: &Table,
+    (of, relation): (&Table, &Relation),
     predicate: &str,
 ) -> Result<Vec<Naming>, Failure> {
     let moves = |store| graph.store(store).is_some_and(|store| store.migrate);
@@ -257,11 +252,11 @@ async fn naming(
             "({predicate}) and t.{} is not null",
             quote_ident(&blob.column)
         );
-        let (rows_estimated, _) = expected(session, of, &names).await?;
+        let named = estimate::of_table(&**session, relation, &names).await?;
         naming.push(Naming {
             column: blob.column.clone(),
             store: blob.store.clone(),
-            rows_estimated,
+            rows_estimated: named.rows,
         });
     }
     Ok(naming)
@@ -287,6 +282,7 @@ fn text(plan: &Plan, findings: &str) -> String {
             bytes(size),
             table_of(&store.tables)
         );
+        text.push_str(&never_analyzed(&store.tables));
         for statement in &store.publications {
             let _ = writeln!(text, "{};", plain(statement));
         }
@@ -302,6 +298,26 @@ fn text(plan: &Plan, findings: &str) -> String {
         let _ = writeln!(text, "\nno scope edge, so not moved: {names}");
     }
     let _ = write!(text, "\n{findings}");
+    text
+}
+
+/// Which numbers of a store say less than the others.
+fn never_analyzed(tables: &[TablePlan]) -> String {
+    let mut text = String::new();
+    let told = [
+        (Basis::Sample, "never analyzed, so some of it was read"),
+        (
+            Basis::Guess,
+            "never analyzed, and to read some of it took too long: its numbers are a guess",
+        ),
+    ];
+    for (basis, what) in told {
+        let by = tables.iter().filter(|of| of.estimated_by == basis);
+        let names: Vec<String> = by.map(|of| plain(&of.table)).collect();
+        if !names.is_empty() {
+            let _ = writeln!(text, "{what}: {}\n", names.join(", "));
+        }
+    }
     text
 }
 

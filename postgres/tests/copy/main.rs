@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod catalog;
+mod estimate;
 mod publication;
 mod scope;
 mod sink;
