@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use monarch_ledger::Unit;
 use monarch_model::phase::PhaseEvent;
 use monarch_model::{Phase, StoreName};
 use monarch_postgres::evict::unit_order;
 use monarch_workflows::contract::{AdoptInput, AdoptOutput, DrainRef};
 
 use crate::failure::Fault;
-use crate::hold::HELD;
-use crate::journal::{newest, newest_of};
+use crate::journal::newest;
 use crate::sweep::{Run, Workflows};
 use crate::world::{Case, World};
 
@@ -50,7 +48,7 @@ pub(crate) async fn run(
             writes_stopped: detail["writes_stopped"].as_bool()?,
         })
     });
-    let paused = case.of.phase == Phase::Active && is_held(world, &units).await?;
+    let paused = case.of.phase == Phase::Active && world.ledger.is_held(input.move_id).await?;
     let pause = case.of.write_pause_ms.and_then(|ms| u64::try_from(ms).ok());
     Ok(AdoptOutput {
         org: case.of.org,
@@ -70,18 +68,6 @@ pub(crate) async fn run(
         write_pause: pause.map(Duration::from_millis),
         reason: case.of.reason.map(|reason| (reason.code, reason.text)),
     })
-}
-
-/// Whether a unit was held and had no mover since: that one would have taken another epoch.
-async fn is_held(world: &World, units: &[Unit]) -> Result<bool, Fault> {
-    for unit in units {
-        let held = newest_of(world, unit.move_id, Some(&unit.store), HELD).await?;
-        let epoch = held.and_then(|detail| serde_json::from_value(detail["epoch"].clone()).ok());
-        if epoch == Some(unit.epoch) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Refuses while the workflow that the ledger knows of still runs: two would drive one move. Whoever

@@ -14,9 +14,6 @@ use crate::retained_log::RetainedLog;
 use crate::vitals::Vitals;
 use crate::world::World;
 
-/// The kind of the journal's rows that tell of a pause. The epoch of a mover ends it.
-pub(crate) const HELD: &str = "held";
-
 /// Between two reports.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
@@ -32,15 +29,9 @@ pub(crate) async fn run(world: &World, vitals: Vitals, input: UnitRef) -> Result
     let place = case.place(&input.store)?;
     let known = world.ledger.unit(input.move_id, &input.store).await?;
     let retained = RetainedLog::new(&place, &known);
-    // A resumed mover takes another epoch: each pause is noted once, however often this is tried.
     world
         .ledger
-        .note(
-            input.move_id,
-            Some(&input.store),
-            HELD,
-            json!({ "epoch": known.epoch }),
-        )
+        .note_held(input.move_id, &input.store, known.epoch)
         .await?;
     let report = async {
         loop {

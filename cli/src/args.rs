@@ -54,6 +54,27 @@ impl Global {
     }
 }
 
+impl fmt::Display for Global {
+    /// The options that name files, as they were given, each with a blank before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (option, given) in [("manifest", &self.manifest), ("fleet", &self.fleet)] {
+            if let Some(path) = given {
+                write!(f, " --{option} {}", as_a_word(&path.to_string_lossy()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text as a shell takes it for one word.
+fn as_a_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// A file as it was given, else by a variable, else by its usual name.
 fn file(given: Option<&PathBuf>, variable: &str, usual: &str) -> PathBuf {
     let told = || std::env::var_os(variable).filter(|path| !path.is_empty());
@@ -240,6 +261,23 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn the_files_are_named_again_as_a_shell_takes_them() {
+        let named = |arguments: &[&str]| {
+            let whole = ["monarch", "move", "list"].iter().chain(arguments);
+            Arguments::try_parse_from(whole).unwrap().global.to_string()
+        };
+        assert_eq!(named(&[]), "");
+        assert_eq!(
+            named(&["--fleet", "eu/fleet.yaml"]),
+            " --fleet eu/fleet.yaml"
+        );
+        assert_eq!(
+            named(&["--fleet", "it's.yaml", "--manifest", "m.yaml"]),
+            r" --manifest m.yaml --fleet 'it'\''s.yaml'"
+        );
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

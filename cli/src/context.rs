@@ -28,6 +28,11 @@ impl Context {
         self.global.output
     }
 
+    /// The options that named both files, for an advice that names a command.
+    pub(crate) fn files(&self) -> String {
+        self.global.to_string()
+    }
+
     /// Both files, checked, or every fault of them.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         self.read_config().map_err(|faults| {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use monarch_ledger::{Ledger, Move, Unit};
+use monarch_ledger::{Ledger, Move, Unit, Verification, VerificationOutcome};
 use monarch_model::{Lsn, OrgId, Phase, StoreName, UnitStatus};
 use monarch_workflows::org_move::Status;
 use serde::Serialize;
@@ -32,6 +32,10 @@ pub(crate) struct MoveView {
     pub(crate) forsaken: Option<String>,
     /// Its units, by store.
     pub(crate) units: Vec<UnitView>,
+    /// Whether its units are held, as the ledger has it.
+    pub(crate) held: bool,
+    /// What stands of the comparisons that were asked for, of a live move.
+    pub(crate) verifications: Vec<Verification>,
     /// What the workflow answers.
     pub(crate) workflow: Option<Status>,
     /// Why it does not.
@@ -179,6 +183,12 @@ impl MoveView {
             Some(of) => ledger.units(of.id).await?,
             None => Vec::new(),
         };
+        let mut held = false;
+        let mut verifications = Vec::new();
+        if let Some(of) = of.as_ref().filter(|of| of.phase.is_live()) {
+            held = of.phase == Phase::Active && ledger.is_held(of.id).await?;
+            verifications = ledger.standing_verifications(of.id).await?;
+        }
         let at = Timestamp::now();
         Ok(Self {
             at,
@@ -187,6 +197,8 @@ impl MoveView {
             earlier: None,
             forsaken: None,
             units: units.iter().map(|unit| UnitView::new(unit, at)).collect(),
+            held,
+            verifications,
             workflow: None,
             workflow_silent: None,
         })
@@ -210,14 +222,25 @@ impl MoveView {
             earlier: earlier.map(MoveRow),
             forsaken: None,
             units: Vec::new(),
+            held: false,
+            verifications: Vec::new(),
             workflow: None,
             workflow_silent: None,
         }
     }
 
+    /// Whether the movers are stopped until somebody resumes them: the workflow's word if there is
+    /// one, since the ledger hears of a pause, and of its end, a moment later.
+    fn is_paused(&self) -> bool {
+        let phase = self.of.as_ref().map(|row| row.0.phase);
+        let told = self.workflow.as_ref().map(|status| status.paused);
+        phase == Some(Phase::Active) && told.unwrap_or(self.held)
+    }
+
     /// The move's phase in a word; before it is registered, what the workflow does.
     pub(crate) fn phase(&self) -> &'static str {
         match (&self.of, &self.attempt) {
+            (Some(_), _) if self.is_paused() => "active, paused",
             (Some(row), _) => row.0.phase.as_str(),
             (None, Some(attempt)) if attempt.ended.is_some() => "not begun",
             (None, Some(_)) => "preflight",
@@ -237,11 +260,12 @@ impl MoveView {
         match unit.status {
             UnitStatus::Evicting if self.is_undone() => "scrubbing",
             UnitStatus::Evicted if self.is_undone() => "scrubbed",
+            _ if self.is_paused() => "paused",
             status => status.as_str(),
         }
     }
 
-    /// What is in the way, by whoever knows, each said once.
+    /// What is in the way and what was verified, by whoever knows, each said once.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let row = self.of.as_ref().map(|row| &row.0);
@@ -272,6 +296,10 @@ impl MoveView {
                 ));
             }
         }
+        remarks.extend(self.verifications.iter().map(verified));
+        if self.is_paused() {
+            remarks.push("paused: slots go on holding log".to_owned());
+        }
         remarks.extend(self.forsaken.clone());
         remarks.extend(self.to_do().map(|what| format!("to do: {what}")));
         remarks.iter().map(|remark| plain(remark)).collect()
@@ -294,9 +322,6 @@ impl MoveView {
         remarks.extend(abort.map(|why| format!("abort: {why}")));
         let unserved = status.unserved.iter();
         remarks.extend(unserved.map(|queue| format!("no worker serves queue {queue}")));
-        if status.paused {
-            remarks.push("paused: slots go on holding log".to_owned());
-        }
         remarks
     }
 
@@ -310,7 +335,8 @@ impl MoveView {
             return Some(take_up(of));
         }
         let waits = of.phase == Phase::Failed && !self.is_to_be_scrubbed();
-        waits.then(|| may_be_asked(Some(of.phase), false, &of.org))
+        let paused = self.is_paused();
+        (waits || paused).then(|| may_be_asked(Some(of.phase), paused, &of.org))
     }
 
     /// Whether a failed move goes on to its abort: it was started so, or somebody has asked for it.
@@ -340,6 +366,39 @@ impl MoveView {
     }
 }
 
+/// What a comparison came to, the same words at each look.
+fn verified(one: &Verification) -> String {
+    let told = format!("{}: verification {}", one.store, one.number);
+    let at = one.ended_at.unwrap_or(one.asked_at);
+    let at = at.strftime("%H:%M:%SZ");
+    match one.outcome {
+        None if one.begun_at.is_none() => format!("{told} waits for its mover"),
+        None => format!("{told} is under way since {at}"),
+        Some(VerificationOutcome::Equal) => {
+            let rows = one.detail["source"]["rows"].as_u64().map(count);
+            let rows = rows.map(|rows| format!(" in {rows} rows"));
+            format!(
+                "{told} found both sides equal{} at {at}",
+                rows.unwrap_or_default()
+            )
+        }
+        Some(VerificationOutcome::Differs) => {
+            let differences = one.detail["differences"].as_array();
+            let differences = differences.into_iter().flatten();
+            let named: Vec<&str> = differences.filter_map(|told| told.as_str()).collect();
+            format!(
+                "{told} found at {at} that both sides differ ({}): no cut-over until a later one \
+                 finds them equal",
+                named.join("; ")
+            )
+        }
+        Some(VerificationOutcome::Unanswered) => {
+            let why = one.detail["why"].as_str().unwrap_or("no reason given");
+            format!("{told} ended without an answer at {at}: {why}")
+        }
+    }
+}
+
 /// Whether a remark tells the same already.
 fn said_in(remarks: &[String], text: &str) -> bool {
     remarks.iter().any(|remark| remark.contains(text))
@@ -359,14 +418,19 @@ pub(crate) fn text(view: &MoveView) -> String {
         let _ = write!(text, "\n\nfrom the ledger alone: {}", plain(why));
     }
     if let Some(MoveRow(earlier)) = &view.earlier {
-        let _ = write!(text, "\n\nbefore it:\n{}", described(earlier, view.at));
+        let phase = earlier.phase.as_str();
+        let _ = write!(
+            text,
+            "\n\nbefore it:\n{}",
+            described(earlier, phase, view.at)
+        );
     }
     text
 }
 
 fn headline(view: &MoveView) -> String {
     match (&view.of, &view.attempt) {
-        (Some(MoveRow(of)), _) => described(of, view.at),
+        (Some(MoveRow(of)), _) => described(of, view.phase(), view.at),
         (None, Some(attempt)) => format!(
             "{}: organization {}, not registered\nworkflow {}, run {}",
             view.phase(),
@@ -378,10 +442,9 @@ fn headline(view: &MoveView) -> String {
     }
 }
 
-fn described(of: &Move, now: Timestamp) -> String {
+fn described(of: &Move, phase: &str, now: Timestamp) -> String {
     let mut text = format!(
-        "{}: organization {} from {} to {}\nmove {}, workflow {}, for {}",
-        of.phase,
+        "{phase}: organization {} from {} to {}\nmove {}, workflow {}, for {}",
         plain(of.org.as_str()),
         of.source_cell,
         of.sink_cell,

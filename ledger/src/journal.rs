@@ -1,9 +1,9 @@
 //! The journal: what happened to a move, in order, for ever.
 
 use jiff::Timestamp;
-use monarch_model::{MoveId, Phase, StoreName};
+use monarch_model::{Epoch, MoveId, Phase, StoreName};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 
 use crate::connection::Ledger;
@@ -12,6 +12,19 @@ use crate::records::{column, parsed, parsed_opt};
 
 /// The longest text that is kept of a reason or an error, in characters.
 const TEXT_CHARS: usize = 2_000;
+
+/// The kind of the rows that tell of a pause.
+const HELD: &str = "held";
+
+const IS_HELD: &str = "
+    select exists (
+        select from monarch_ledger.move_unit u
+          cross join lateral (
+              select (e.detail ->> 'epoch')::bigint as epoch
+                from monarch_ledger.move_event e
+               where e.move_id = u.move_id and e.store = u.store and e.kind = $2
+               order by e.id desc limit 1) held
+         where u.move_id = $1 and held.epoch = u.epoch)";
 
 /// One row of the journal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -133,6 +146,31 @@ impl Ledger {
         tx.commit().await.map_err(LedgerError::database(DOING))?;
         lease.give_back();
         Ok(())
+    }
+
+    /// Notes, once for each pause, that a unit's slot is looked after and nobody reads from it: a mover
+    /// that is resumed takes another epoch.
+    pub async fn note_held(
+        &self,
+        move_id: MoveId,
+        store: &StoreName,
+        epoch: Epoch,
+    ) -> Result<(), LedgerError> {
+        let detail = json!({ "epoch": epoch });
+        self.note(move_id, Some(store), HELD, detail).await
+    }
+
+    /// Whether a unit of the move was held and had no mover since.
+    pub async fn is_held(&self, move_id: MoveId) -> Result<bool, LedgerError> {
+        const DOING: &str = "look whether the move is paused";
+        let lease = self.lease().await?;
+        let row = lease
+            .client()
+            .query_one(IS_HELD, &[&move_id.0, &HELD])
+            .await
+            .map_err(LedgerError::database(DOING))?;
+        lease.give_back();
+        row.try_get(0).map_err(LedgerError::database(DOING))
     }
 
     /// The events of a move after the one with id `after_id` (zero: from the first), oldest first,

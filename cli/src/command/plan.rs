@@ -112,8 +112,8 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         findings: report.findings.clone(),
     };
     console::show(context.output(), &plan, |plan| {
-        let findings = preflight::text(&report, &plan.org, &arguments.route, &arguments.accepted);
-        text(plan, &findings)
+        let options = preflight::options(&arguments.route, &arguments.accepted, context);
+        text(plan, &preflight::text(&report, &plan.org, &options))
     })?;
     Ok(preflight::exit(&report))
 }

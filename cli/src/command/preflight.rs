@@ -48,7 +48,8 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         findings: &report.findings,
     };
     console::show(context.output(), &looked, |_| {
-        text(&report, org, &arguments.route, &arguments.accepted)
+        let options = options(&arguments.route, &arguments.accepted, context);
+        text(&report, org, &options)
     })?;
     Ok(exit(&report))
 }
@@ -93,13 +94,18 @@ pub(super) fn exit(report: &Report) -> Exit {
     }
 }
 
+/// The options that a look and a move have in common, as they were given.
+pub(super) fn options(route: &Route, accepted: &Accepted, context: &Context) -> String {
+    format!("{route}{accepted}{}", context.files())
+}
+
 /// The findings and, where none forbids the move, how to start it the way it was looked at.
-pub(super) fn text(report: &Report, org: &OrgId, route: &Route, accepted: &Accepted) -> String {
+pub(super) fn text(report: &Report, org: &OrgId, options: &str) -> String {
     let mut text = findings::text(report);
     if !report.refuses() {
         let _ = write!(
             text,
-            "\nstart it with `monarch move start --org {}{route}{accepted}`",
+            "\nstart it with `monarch move start --org {}{options}`",
             plain(org.as_str())
         );
     }

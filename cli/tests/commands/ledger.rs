@@ -207,6 +207,60 @@ async fn a_move_is_seen_from_the_ledger_while_temporal_is_away() -> Result<()> {
     Ok(())
 }
 
+/// Nobody who looks takes a pause for a move that goes on, or asks for a comparison that was made.
+#[tokio::test]
+async fn a_pause_and_what_was_verified_are_seen() -> Result<()> {
+    let (stage, dsn) = Stage::with_ledger().await?;
+    stage.run(["ledger", "init"]).await?;
+    let id = register(&dsn, "evil-corp").await?.to_string();
+    let status = async || -> Result<String> { Ok(stage.run(["move", "status"]).await?.output) };
+    in_ledger(
+        &dsn,
+        &format!(
+            "update monarch_ledger.move_unit set status = 'streaming', epoch = 3;
+             insert into monarch_ledger.verification
+                    (move_id, store, number, epoch, begun_at, ended_at, outcome, detail)
+             values ('{id}', 'default', 1, 3, now(), now(), 'equal', '{{\"source\": {{\"rows\": 1234}}}}')"
+        ),
+    )
+    .await?;
+    let text = status().await?;
+    let equal = "default: verification 1 found both sides equal in 1,234 rows";
+    assert!(text.contains(equal) && !text.contains("paused"), "{text}");
+
+    in_ledger(
+        &dsn,
+        &format!(
+            "insert into monarch_ledger.move_event (move_id, store, kind, detail)
+             values ('{id}', 'default', 'held', '{{\"epoch\": 3}}');
+             insert into monarch_ledger.verification
+                    (move_id, store, number, epoch, begun_at, ended_at, outcome, detail)
+             values ('{id}', 'default', 2, 3, now(), now(), 'differs',
+                     '{{\"differences\": [\"issue differs: 3 rows on the source, 2 on the sink\"]}}')"
+        ),
+    )
+    .await?;
+    let text = status().await?;
+    for part in [
+        "active, paused: organization evil-corp",
+        "monarch move resume --org evil-corp",
+        "default: verification 2 found at",
+        "issue differs: 3 rows on the source",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("streaming"), "{text}");
+
+    // The mover of a resume takes another epoch.
+    in_ledger(&dsn, "update monarch_ledger.move_unit set epoch = 4").await?;
+    let text = status().await?;
+    assert!(
+        !text.contains("paused") && text.contains("streaming"),
+        "{text}"
+    );
+    Ok(())
+}
+
 /// A worker without a ledger would fail everything that it takes on: it takes nothing, and whoever
 /// started it is told why.
 #[tokio::test]

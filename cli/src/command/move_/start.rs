@@ -80,9 +80,10 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
     let org = arguments.organization.org.clone();
     let ledger = context.ledger()?;
     let client = context.temporal().await?;
-    refuse_second(&ledger, &client, &org).await?;
+    let files = context.files();
+    refuse_second(&ledger, &client, &org, &files).await?;
     let handle = launch(&client, workflow_id(&org), &input(&arguments)).await?;
-    let options = format!("{}{}", arguments.route, arguments.accepted);
+    let options = format!("{}{}{files}", arguments.route, arguments.accepted);
     let registered = until_registered(&ledger, &handle, &org, &options).await?;
     let started = Started {
         workflow_id: handle.info().workflow_id.clone(),
@@ -90,7 +91,9 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
         move_id: registered.as_ref().map(|of| of.id.to_string()),
     };
     if !(arguments.wait && context.output() == Output::Json) {
-        console::show(context.output(), &started, |started| text(started, &org))?;
+        console::show(context.output(), &started, |started| {
+            text(started, &org, &files)
+        })?;
     }
     if !arguments.wait {
         return Ok(Exit::Done);
@@ -103,7 +106,12 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
 }
 
 /// Names the live move that stands in the way, if there is one.
-async fn refuse_second(ledger: &Ledger, client: &Client, org: &OrgId) -> Result<(), Failure> {
+async fn refuse_second(
+    ledger: &Ledger,
+    client: &Client,
+    org: &OrgId,
+    files: &str,
+) -> Result<(), Failure> {
     let Some(live) = ledger.live_move().await? else {
         return Ok(());
     };
@@ -117,7 +125,7 @@ async fn refuse_second(ledger: &Ledger, client: &Client, org: &OrgId) -> Result<
             may_be_asked(Some(live.phase), false, &live.org)
         }
         (Liveness::Running { .. }, _) if live.org == *org => {
-            format!("watch it with `monarch move watch --org {org}`")
+            format!("watch it with `monarch move watch --org {org}{files}`")
         }
         (Liveness::Running { .. }, _) => "wait for its end, or end it".to_owned(),
         (Liveness::Closed { .. } | Liveness::Missing, _) => {
@@ -205,8 +213,8 @@ pub(super) fn begin_again(ended: &Ended, org: &OrgId, options: &str) -> String {
     }
 }
 
-fn text(started: &Started, org: &OrgId) -> String {
-    let watch = format!("watch it with `monarch move watch --org {org}`");
+fn text(started: &Started, org: &OrgId, files: &str) -> String {
+    let watch = format!("watch it with `monarch move watch --org {org}{files}`");
     match &started.move_id {
         Some(id) => format!("started {}\nmove {id}\n{watch}", started.workflow_id),
         None => format!(
@@ -236,6 +244,27 @@ fn eviction(text: &str) -> Result<EvictionPolicy, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An advice that is pasted is about the same fleet and the same route.
+    #[test]
+    fn what_to_do_next_keeps_the_options_as_they_were_given() {
+        let org: OrgId = "7".parse().unwrap();
+        let started = Started {
+            workflow_id: "org-move-7".to_owned(),
+            run_id: None,
+            move_id: None,
+        };
+        let told = text(&started, &org, " --fleet other.yaml");
+        let watch = "`monarch move watch --org 7 --fleet other.yaml`";
+        assert!(told.contains(watch), "{told}");
+        let refused = Ended {
+            code: failure::PREFLIGHT_REFUSED.to_owned(),
+            why: String::new(),
+        };
+        let told = begin_again(&refused, &org, " --to us3 --fleet other.yaml");
+        let look = "`monarch preflight --org 7 --to us3 --fleet other.yaml`";
+        assert!(told.contains(look), "{told}");
+    }
 
     #[test]
     fn the_time_of_eviction_is_read_or_refused_by_name() {
