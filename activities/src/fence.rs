@@ -118,7 +118,7 @@ pub(crate) async fn lift(case: &Case<'_>) -> Result<(), Fault> {
 }
 
 /// The attempt that fenced last, if it did so by machine.
-async fn last_fence(world: &World, move_id: MoveId) -> Result<Option<u32>, Fault> {
+pub(crate) async fn last_fence(world: &World, move_id: MoveId) -> Result<Option<u32>, Fault> {
     let detail = newest(world, move_id, PhaseEvent::BeginDrain.as_str()).await?;
     Ok(detail.and_then(|detail| {
         let by_word = detail["writes_stopped"].as_bool().unwrap_or(false);

@@ -13,8 +13,9 @@ use serde_json::json;
 
 use crate::control::{ControlError, Plane};
 use crate::failure::Fault;
+use crate::fence;
 use crate::vitals::Vitals;
-use crate::world::World;
+use crate::world::{Case, World};
 
 pub(crate) async fn run(
     world: &World,
@@ -80,6 +81,31 @@ async fn route(plane: &Plane<'_>) -> Result<Option<String>, Fault> {
             "the `flip` command succeeded, but `where` still names the source".to_owned(),
         )),
     }
+}
+
+/// Takes back a flip that nobody drives any more: its token is revoked, so that it cannot come late,
+/// and the move is `draining` again. False where it has happened, which only the routing tells, or
+/// where the operator's word stands for it.
+pub(crate) async fn take_back(case: &Case<'_>) -> Result<bool, Fault> {
+    let attempt = fence::last_fence(case.world, case.of.id).await?;
+    let Some(plane) = attempt.and_then(|attempt| case.plane(attempt)) else {
+        return Ok(false);
+    };
+    if plane.names_sink().await? {
+        return Ok(false);
+    }
+    plane.unfence().await?;
+    // It may have come before it was revoked.
+    if plane.names_sink().await? {
+        return Ok(false);
+    }
+    let why = json!({ "refused": "nobody drives the move; the token is revoked" });
+    let expected = case.of.expected();
+    case.world
+        .ledger
+        .transition(case.of.id, PhaseEvent::FlipRefused, expected, why)
+        .await?;
+    Ok(true)
 }
 
 /// What the ledger recorded of the flip.

@@ -5,8 +5,10 @@
 //! that still has something in a cell. One whose workflow does not run any more loses its slots, its
 //! publications and its fence, and is failed by name; where Temporal does not answer, silence of
 //! its movers past a limit decides. It is left alone for a while first: an operator who terminates a
-//! workflow to put another in its place must find the move as it was. Past the flip nothing is taken back: there the sweep only reads
-//! the slots' tails out and drops them, and says that the move waits for a workflow.
+//! workflow to put another in its place must find the move as it was. Past the flip nothing is taken
+//! back: there the sweep only reads the slots' tails out and drops them, and says that the move waits
+//! for a workflow. Of a move that is `flipping` the routing tells on which side of it the move is; as
+//! long as the flip has not happened, the organization can write nowhere, and it is taken back.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +23,7 @@ use temporalio_client::{
 
 use crate::failure::Fault;
 use crate::world::{Case, World};
-use crate::{blobs, close_tail, fence, scrub};
+use crate::{blobs, close_tail, fence, flip, scrub};
 
 /// What is known of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,15 +198,27 @@ async fn end(world: &World, candidate: &SweepCandidate) -> Result<Option<String>
             }
             Ok((dropped > 0).then(|| format!("{dropped} units lost the slots that were left")))
         }
-        Phase::Flipping | Phase::CutOver | Phase::Evicting => {
-            let closed = close_tails(&case).await?;
-            Ok(Some(format!(
-                "nothing is taken back past the flip; {closed} units had their log read and lost \
-                 their slots; carry it on with `monarch move adopt --org {}`",
-                case.of.org
-            )))
-        }
+        Phase::Flipping => match flip::take_back(&case).await {
+            Ok(true) => fail(&world.open(case.of.id).await?).await,
+            Ok(false) => past_flip(&case).await,
+            Err(fault) => {
+                // However it stands, the log must not pile up until the routing can be asked.
+                close_tails(&case).await?;
+                Err(fault)
+            }
+        },
+        Phase::CutOver | Phase::Evicting => past_flip(&case).await,
     }
+}
+
+/// What can be done for a move whose organization lives on the sink.
+async fn past_flip(case: &Case<'_>) -> Result<Option<String>, Fault> {
+    let closed = close_tails(case).await?;
+    Ok(Some(format!(
+        "nothing is taken back past the flip; {closed} units had their log read and lost their \
+         slots; carry it on with `monarch move adopt --org {}`",
+        case.of.org
+    )))
 }
 
 /// Fails a move that has not flipped; nothing happens to it if it was adopted meanwhile.

@@ -6,4 +6,5 @@ mod failed;
 mod given_up;
 mod refused;
 mod secrets;
+mod swept_flip;
 mod told;
