@@ -19,6 +19,7 @@ use monarch_workflows::contract::failure;
 use temporalio_common::error::ApplicationFailure;
 use temporalio_sdk::activities::ActivityError;
 
+use crate::code::Code;
 use crate::control::ControlError;
 use crate::sweep::SweepError;
 
@@ -52,11 +53,11 @@ pub(crate) enum Fault {
     /// Eviction met what must not be deleted.
     #[error("{0}")]
     EvictionRefused(String),
-    /// A finding that ends the move, under the name that errors and docs know it by.
+    /// A finding that ends the move.
     #[error("{code}: {text}")]
     Fatal {
         /// The finding's name.
-        code: &'static str,
+        code: Code,
         /// What was found.
         text: String,
     },
@@ -104,11 +105,11 @@ impl From<SpineError> for Fault {
         match error {
             SpineError::Read(asked) => Fault::Cell(asked),
             SpineError::StaticSpineChanged { .. } => Fault::Fatal {
-                code: "static-spine-changed",
+                code: Code::StaticSpineChanged,
                 text,
             },
             SpineError::NoSuchOrganization { .. } => Fault::Fatal {
-                code: "organization-not-found",
+                code: Code::OrganizationNotFound,
                 text,
             },
             SpineError::Scope(_) | SpineError::NoClient { .. } => Fault::BadInput(text),
@@ -119,7 +120,7 @@ impl From<SpineError> for Fault {
 impl From<ScopeError> for Fault {
     fn from(error: ScopeError) -> Self {
         Fault::Fatal {
-            code: "schema-changed",
+            code: Code::SchemaChanged,
             text: error.to_string(),
         }
     }
@@ -148,12 +149,12 @@ impl From<StreamError> for Fault {
         let text = chain(&error);
         match error {
             E::Fatal(finding) => Fault::Fatal {
-                code: finding.reason.as_str(),
+                code: Code::Change(finding.reason),
                 text,
             },
             E::StartOver(_) => Fault::StartOver(text),
             E::Slot { .. } => Fault::Fatal {
-                code: "slot-lost",
+                code: Code::SlotLost,
                 text,
             },
             E::Sink(sink) => sink.into(),
@@ -161,12 +162,12 @@ impl From<StreamError> for Fault {
             E::Asked(asked) => Fault::Cell(asked),
             E::Refused { ref source, .. } if source.is_transient() => Fault::NotYet(text),
             E::Refused { .. } => Fault::Fatal {
-                code: "row-refused",
+                code: Code::RowRefused,
                 text,
             },
             E::Spool(_) | E::NoMoment { .. } | E::Keys(_) => Fault::NotYet(text),
             E::Protocol { .. } => Fault::Fatal {
-                code: "protocol",
+                code: Code::Protocol,
                 text,
             },
         }
@@ -182,11 +183,11 @@ impl From<CopyError> for Fault {
             // The next try scrubs and begins again.
             E::NotEmpty { .. } | E::Keys(_) => Fault::NotYet(text),
             E::ColumnsDiffer { .. } => Fault::Fatal {
-                code: "schema-changed",
+                code: Code::SchemaChanged,
                 text,
             },
             E::RowsDiffer { .. } => Fault::Fatal {
-                code: "rows-differ",
+                code: Code::RowsDiffer,
                 text,
             },
             E::Spine(spine) => spine.into(),
@@ -219,7 +220,7 @@ impl From<PublicationError> for Fault {
         match error {
             E::Scope(scope) => scope.into(),
             E::NoReplicaIdentity { .. } | E::GeneratedIdentity { .. } => Fault::Fatal {
-                code: "no-replica-identity",
+                code: Code::NoReplicaIdentity,
                 text,
             },
             E::Locked { .. } | E::NotAsMade { .. } | E::StandbyBehind { .. } => Fault::NotYet(text),
@@ -238,7 +239,7 @@ impl Fault {
     /// A word for programs: the finding's own name where it has one.
     pub(crate) fn code(&self) -> &'static str {
         match self {
-            Fault::Fatal { code, .. } => code,
+            Fault::Fatal { code, .. } => code.as_str(),
             Fault::Cancelled => "cancelled",
             Fault::BadInput(_) => "bad-input",
             Fault::StillDriven(_) => "still-driven",

@@ -10,6 +10,7 @@ use monarch_model::{MoveId, Phase};
 use monarch_workflows::contract::{Because, DrainRef, FenceOutput};
 use serde_json::json;
 
+use crate::code::Code;
 use crate::control::ControlError;
 use crate::failure::Fault;
 use crate::journal::newest;
@@ -69,7 +70,7 @@ pub(crate) async fn reopen(world: &World, vitals: Vitals, input: Because) -> Res
         Phase::Active => return Ok(()),
         phase => {
             return Err(Fault::Fatal {
-                code: "cannot-reopen",
+                code: Code::CannotReopen,
                 text: format!("the move is {phase} and cannot go back to active"),
             });
         }

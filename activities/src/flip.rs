@@ -11,6 +11,7 @@ use monarch_model::phase::PhaseEvent;
 use monarch_workflows::contract::{DrainRef, FlipOutput};
 use serde_json::json;
 
+use crate::code::Code;
 use crate::control::{ControlError, Plane};
 use crate::failure::Fault;
 use crate::fence;
@@ -36,7 +37,7 @@ pub(crate) async fn run(
         Phase::Flipping => {}
         phase => {
             return Err(Fault::Fatal {
-                code: "cannot-flip",
+                code: Code::CannotFlip,
                 text: format!("the move is {phase} and cannot flip"),
             });
         }

@@ -8,11 +8,12 @@
 //! - [`World`]: configuration and ledger, which all of them stand on;
 //! - [`Steering`]: what steers a move, on the queue of the workflow;
 //! - [`Movers`]: what moves, deletes and drops rows and slots, on the queue of a cell;
-//! - `failure`: the one place where errors become Temporal's failures.
+//! - `failure`: the one place where errors become Temporal's failures; `code`: their names.
 
 mod adopt;
 mod blobs;
 mod close_tail;
+mod code;
 mod control;
 mod deletion;
 pub mod deliver;

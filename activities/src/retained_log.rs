@@ -13,6 +13,7 @@ use monarch_postgres::drain::{self, RetainedWal};
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose};
 use tokio::sync::watch;
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::world::Place;
 
@@ -83,7 +84,7 @@ impl RetainedLog {
 fn judge(slot: &str, kept: &RetainedWal) -> Option<Fault> {
     if kept.status == "lost" {
         return Some(Fault::Fatal {
-            code: "slot-lost",
+            code: Code::SlotLost,
             text: format!(
                 "the log of slot {slot} is gone: max_slot_wal_keep_size was reached, or the server \
                  invalidated it (pg_replication_slots.invalidation_reason, its log)"
@@ -92,7 +93,7 @@ fn judge(slot: &str, kept: &RetainedWal) -> Option<Fault> {
     }
     let is_spent = kept.safe_bytes.is_some_and(|safe| safe < MARGIN_BYTES);
     is_spent.then(|| Fault::Fatal {
-        code: "wal-budget",
+        code: Code::WalBudget,
         text: format!(
             "slot {slot} keeps {} of log, and max_slot_wal_keep_size leaves less than {}: raise it, \
              see why the stream lags, abort and start again",

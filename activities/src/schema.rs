@@ -11,6 +11,7 @@ use monarch_model::{MoveId, StoreName, TableName};
 use monarch_postgres::catalog::{Catalog, Fingerprint};
 use serde_json::json;
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::journal;
 use crate::world::{Caller, Place, World};
@@ -55,7 +56,7 @@ pub(crate) async fn check(place: &Place<'_>, source: &Catalog) -> Result<(), Fau
         return Ok(());
     }
     Err(Fault::Fatal {
-        code: "schema-changed",
+        code: Code::SchemaChanged,
         text: format!("{store}: since its copy began: {}", told(&changes)),
     })
 }

@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
 use crate::schema;
@@ -207,7 +208,7 @@ pub(crate) async fn raise_sequences(
         Some(Outcome {
             sequence, table, ..
         }) => Err(Fault::Fatal {
-            code: "sequence-exhausted",
+            code: Code::SequenceExhausted,
             text: format!(
                 "{table}: the sink's sequence {sequence} ends before the ids that move in do"
             ),

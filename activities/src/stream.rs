@@ -25,6 +25,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::reporting::{beating, tell_ledger};
 use crate::retained_log::RetainedLog;
@@ -220,7 +221,7 @@ fn sink_identity(known: &Unit) -> Result<Option<SinkIdentity>, Fault> {
         })
     };
     identity().map(Some).ok_or_else(|| Fault::Fatal {
-        code: "sink-unknown",
+        code: Code::SinkUnknown,
         text: format!(
             "{}: the ledger's word on which database was copied to cannot be read",
             known.store

@@ -21,6 +21,7 @@ use temporalio_client::{
     WorkflowExecutionStatus,
 };
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::world::{Case, World};
 use crate::{blobs, close_tail, fence, flip, scrub};
@@ -224,7 +225,7 @@ async fn past_flip(case: &Case<'_>) -> Result<Option<String>, Fault> {
 /// Fails a move that has not flipped; nothing happens to it if it was adopted meanwhile.
 async fn fail(case: &Case<'_>) -> Result<Option<String>, Fault> {
     let why = Reason {
-        code: "forsaken".to_owned(),
+        code: Code::Forsaken.as_str().to_owned(),
         text: "its workflow does not run any more; swept".to_owned(),
     };
     let ledger = &case.world.ledger;

@@ -12,6 +12,7 @@ use monarch_workflows::contract::{MoveRef, VerifyOutput};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::code::Code;
 use crate::failure::Fault;
 use crate::schema;
 use crate::vitals::Vitals;
@@ -175,7 +176,7 @@ fn subjects(
         let (Some(ours), Some(theirs)) = (source.relation(&table.name), sink.relation(&table.name))
         else {
             return Err(Fault::Fatal {
-                code: "schema-changed",
+                code: Code::SchemaChanged,
                 text: format!("table {} is missing on one side", table.name),
             });
         };
