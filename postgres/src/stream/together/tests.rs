@@ -150,9 +150,9 @@ impl World {
                 Ok(1)
             }
             (Verb::Upsert | Verb::Update { .. }, Some(mut row)) if ours => {
-                for column in 1..row.len() {
+                for (column, value) in row.iter_mut().enumerate().skip(1) {
                     let new = given(column).filter(|_| !self.numbers_itself(table, column));
-                    row[column] = new.unwrap_or_else(|| row[column].clone());
+                    *value = new.unwrap_or_else(|| value.clone());
                 }
                 self.put(rows, table, row).map(|()| 1)
             }
