@@ -6,7 +6,7 @@
 //! parent. Which ids it has taken away (`departed`): their children are deleted at the commit, so
 //! that those that are moved elsewhere in the same transaction keep what the log does not repeat.
 //! And which ids are the organization's though no row on the sink says so at this moment (`kin`);
-//! these are known until the rows that the log does not hold have been fetched.
+//! these are known until the rows that the log does not hold have been fetched ([`Early`]).
 //!
 //! Beside it stand the ids that rows referred to which were passed over, where no foreign key
 //! forbids it (`passed_over`): an id that is not among them had no child behind the position at
@@ -15,9 +15,11 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 
+use bytes::Bytes;
 use futures::TryStreamExt;
 use tokio_postgres::{GenericClient, Row};
 
+use super::early::Early;
 use super::tables::{Table, TableIndex, Tables, Tie};
 use super::{IdSet, KeyKind, Standing};
 use crate::sql::quote_ident;
@@ -43,7 +45,7 @@ struct Parent {
     /// Ids that left in this transaction and were not used again, whether or not their children still
     /// stand.
     gone: IdSet,
-    early: BTreeSet<String>,
+    early: Early,
 }
 
 impl Parent {
@@ -55,7 +57,7 @@ impl Parent {
             leaving: IdSet::new(kind),
             departed: BTreeSet::new(),
             gone: IdSet::new(kind),
-            early: BTreeSet::new(),
+            early: Early::default(),
         }
     }
 }
@@ -175,7 +177,7 @@ impl Membership {
         if let Some(parent) = &mut self.parents[table] {
             parent.ids.insert(id);
             if !parent.early.is_empty() {
-                parent.early.remove(&text(id));
+                parent.early.came(&text(id));
             }
         }
     }
@@ -209,11 +211,24 @@ impl Membership {
         })
     }
 
-    /// A row with this parent was applied before any row on the sink ties it to the organization.
+    /// This parent's id is the organization's, and no row on the sink ties it to that.
     pub(super) fn note_early(&mut self, table: TableIndex, id: &[u8]) {
         if let Some(parent) = &mut self.parents[table] {
-            parent.early.insert(text(id));
+            parent.early.note(text(id));
         }
+    }
+
+    /// The row of a child's table that has this key was written before any row on the sink ties its
+    /// parent to the organization. Whether that can be remembered.
+    pub(super) fn note_early_row(
+        &mut self,
+        (parent, id): (TableIndex, &[u8]),
+        (child, key): (TableIndex, &[Bytes]),
+    ) -> bool {
+        self.parents[parent].as_mut().is_none_or(|parent| {
+            parent.early.note_row(child, key, text(id));
+            parent.early.is_within_bounds()
+        })
     }
 
     /// A row with this parent was passed over, or may have stayed behind.
@@ -258,15 +273,18 @@ impl Membership {
         }
     }
 
-    /// The ids of a parent that are the organization's though no row on the sink says so now.
-    pub(super) fn kin(&self, tie: &Tie) -> Vec<String> {
+    /// The ids of its parent that the row of this key may hang on, and that are the organization's though
+    /// no row on the sink says so now.
+    pub(super) fn kin(&self, tie: &Tie, child: TableIndex, key: &[Bytes]) -> Vec<String> {
         let Tie::Within { parent, .. } = tie else {
             return Vec::new();
         };
         let Some(parent) = &self.parents[*parent] else {
             return Vec::new();
         };
-        parent.departed.union(&parent.early).cloned().collect()
+        let mut kin = parent.early.kin(child, key);
+        kin.extend(parent.departed.iter().cloned());
+        kin
     }
 
     /// Whether the id is the organization's though no row on the sink says so now.

@@ -23,6 +23,7 @@ mod apply;
 mod assemble;
 mod change;
 mod decision;
+mod early;
 mod error;
 mod event;
 mod fetch;

@@ -325,7 +325,7 @@ impl Writer<'_> {
 
     /// What the row's coming means for the membership.
     fn grow(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
-        let loose = self.note_early(table, change);
+        let loose = self.note_early(table, change)?;
         if table.is_parent() {
             let key = new_key(table, change)?;
             self.membership.insert(change.table, &key[0]);
@@ -336,17 +336,21 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Whether no row on the sink ties this one to the organization yet.
-    fn note_early(&mut self, table: &Table, change: &Change) -> bool {
+    /// Whether no row on the sink ties this one, which was written, to the organization yet.
+    fn note_early(&mut self, table: &Table, change: &Change) -> Result<bool, StreamError> {
         let (Tie::Within { parent, .. }, Some(id)) = (&table.tie, change.new_tie(table)) else {
-            return false;
+            return Ok(false);
         };
         let early = !self.membership.contains(*parent, id) || self.membership.is_kin(*parent, id);
         if early {
             self.so_far.irregular = true;
-            self.membership.note_early(*parent, id);
+            let key = new_key(table, change)?;
+            let row = (change.table, &*key);
+            if !self.membership.note_early_row((*parent, id), row) {
+                return Err(table.finding(Reason::ParentsTooLate));
+            }
         }
-        early
+        Ok(early)
     }
 
     async fn replace(
@@ -406,13 +410,33 @@ impl Writer<'_> {
         }
         params.extend(old_key(table, change)?.into_iter().map(Param::Text));
         let verb = Verb::Update { set };
-        self.note_early(table, change);
         self.write(table, change, verb, params, missing).await?;
+        if self.note_early(table, change)? && table.is_parent() {
+            self.adrift(table, change).await?;
+        }
         // A row that was never the organization's has numbers of its own.
         match missing {
             Missing::Fine => Ok(()),
             Missing::Fetch | Missing::Fatal(_) => self.note_numbers(table, change).await,
         }
+    }
+
+    /// A parent was moved under one whose row comes later. Until then the sink cannot tell that what
+    /// hangs on it is the organization's: it goes, and is fetched again.
+    async fn adrift(&mut self, table: &Table, change: &Change) -> Result<(), StreamError> {
+        let key = new_key(table, change)?;
+        if self.membership.is_kin(change.table, &key[0]) {
+            // It came in this transaction, and so did all that hangs on it.
+            return Ok(());
+        }
+        self.settle().await?;
+        let id = String::from_utf8_lossy(&key[0]).into_owned();
+        let ids = [id.clone()];
+        for delete in subtree_deletes(self.tables, change.table) {
+            self.delete_below(delete.table, &delete.sql, &ids).await?;
+        }
+        self.membership.note_early(change.table, &key[0]);
+        self.so_far.wanted.subtree(self.tables, change.table, id)
     }
 
     async fn rekey_parent(
@@ -608,7 +632,7 @@ impl Writer<'_> {
         }
         self.flush().await?;
         self.conclude().await?;
-        let kin = self.membership.kin(&table.tie);
+        let kin = self.membership.kin(&table.tie, write.table, &write.own);
         self.single(write, kin).await
     }
 

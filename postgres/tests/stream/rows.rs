@@ -1,7 +1,7 @@
 //! Every kind of change, and whose row it is before and after.
 
 use monarch_harness::PgVersion;
-use monarch_postgres::stream::{Batching, Reason};
+use monarch_postgres::stream::{Batching, Reason, StreamError};
 
 use crate::world::{LARGE, World, one};
 
@@ -177,6 +177,67 @@ async fn a_child_may_come_before_its_parent_in_one_transaction() {
     assert_eq!(early, 2);
 }
 
+/// Rows of many parents may come before all of these, be changed, moved, rekeyed and deleted meanwhile,
+/// and find their rows: more parents than all go along with each statement.
+#[tokio::test]
+async fn children_of_many_parents_may_come_before_them() {
+    let world = World::new().await;
+    world
+        .follows(&[
+            "begin; set constraints all deferred;
+             insert into event select 10000 + n, 10000 + n, 'e ' || n, 'b'
+               from generate_series(1, 600) n;
+             update event set label = label || ' changed' where id > 10000 and id % 3 = 0;
+             update event set group_id = group_id - 1 where id > 10001 and id % 5 = 0;
+             update event set label = label || ' again' where id > 10000 and id % 5 = 0;
+             update event set id = id + 10000 where id > 10000 and id % 7 = 0;
+             update event set body = 'c' where id > 20000;
+             delete from event where id > 10000 and id % 11 = 0;
+             insert into event select 10000 + n, 10000 + n, 'anew', 'b'
+               from generate_series(1, 600) n where n % 11 = 10 and n % 7 <> 3 on conflict do nothing;
+             insert into \"group\" (id, project_id, title) overriding system value
+               select 10000 + n, 10 + n % 2, 'late' from generate_series(1, 600) n;
+             update event set label = label || ' last' where id > 10000; commit",
+            "begin;
+             insert into post select 10000 + n, 10000 + n % 300, 'early' from generate_series(1, 600) n;
+             update post set topic_id = 10000 + id % 299 where id > 10000;
+             insert into topic select 10000 + n, 10, 'late' from generate_series(0, 299) n; commit",
+        ])
+        .await;
+    let there: i64 = one(&world.sink, "select count(*) from event where id > 10000").await;
+    assert!(there > 500, "{there}");
+}
+
+/// A parent may be moved under one that comes later in its transaction, and what hangs on it be changed,
+/// deleted and added meanwhile, at any depth.
+#[tokio::test]
+async fn a_parent_may_be_moved_under_one_that_comes_later() {
+    for plain in [false, true] {
+        let mut world = World::new().await;
+        if plain {
+            world.as_plain_role().await;
+        }
+        world
+            .follows(&[
+                "begin; set constraints all deferred;
+                 update thread set group_id = 160 where group_id = 101;
+                 update reply set body = 'changed' where id = '1-3';
+                 delete from reply where id = '1-6';
+                 insert into reply select '1-new', id, 'r' from thread where group_id = 160;
+                 insert into \"group\" (id, project_id, title) overriding system value
+                   values (160, 11, 'late'); commit",
+                "begin; update card set board_id = '00000000-0000-4000-9000-00000000aaaa'
+                   where id in ('1-1', '1-2');
+                 update note set body = 'changed' where card_id = '1-1' and id = 1004;
+                 update note set id = 1900 where id = 1001;
+                 delete from note where card_id = '1-2' and id = 1005;
+                 insert into board values ('00000000-0000-4000-9000-00000000aaaa', 10, 'late', 'b');
+                 update note set body = 'later' where card_id = '1-2'; commit",
+            ])
+            .await;
+    }
+}
+
 /// What a savepoint took back is never seen, in a small and in a streamed transaction.
 #[tokio::test]
 async fn what_a_savepoint_took_back_is_never_seen() {
@@ -238,15 +299,31 @@ async fn a_truncate_fails_the_move() {
     }
 }
 
-/// Values that trade places under a unique index within one transaction, by way of a third, or at
-/// once where the constraint is deferrable.
+/// Values that trade places under a unique index within one transaction, by way of a third or of a row
+/// that the index does not hold, or at once where the constraint is deferrable.
 #[tokio::test]
 async fn values_swapped_across_a_unique_index_are_applied() {
     let world = World::new().await;
     for side in [&world.source, &world.sink] {
-        let sql = "alter table reply add constraint told_once unique (thread_id, body) deferrable";
+        let sql = "
+            alter table reply add constraint told_once unique (thread_id, body) deferrable;
+            alter table reply add constraint apart
+              exclude using btree (thread_id with =, lower(body) with =) where (body <> '') deferrable;
+            create unique index shown_once on card (board_id, (place * 2)) where place > 0;
+            create unique index named_once on event (group_id, lower(label)) where label <> ''";
         side.batch_execute(sql).await.unwrap();
     }
+    // As preflight asks of a sink.
+    world
+        .sink
+        .batch_execute(
+            "do $$ declare one text; begin
+               for one in select format('alter table reply enable always trigger %I', tgname)
+                            from pg_trigger where tgfoid = 'unique_key_recheck'::regproc
+               loop execute one; end loop; end $$",
+        )
+        .await
+        .unwrap();
     world
         .follows(&[
             "begin; update card set place = -1 where id = '1-1';
@@ -259,6 +336,39 @@ async fn values_swapped_across_a_unique_index_are_applied() {
              update event set id = 1991, label = 'event 5' where id = 1001; commit",
         ])
         .await;
+}
+
+/// Guards promises 1 and 3: where the sink is stricter than the source, what the source could do at once
+/// fails the move by name, and nothing of it stands.
+#[tokio::test]
+async fn a_swap_that_only_the_source_allows_fails_by_name() {
+    let deferrable = "alter table reply add constraint told unique (thread_id, body) deferrable";
+    for index in [
+        "create unique index strict on reply (thread_id, body)",
+        "create unique index strict on reply (thread_id, body) where body <> ''",
+        "create unique index strict on reply (thread_id, upper(body))",
+        "alter table reply add constraint strict
+           exclude using btree (thread_id with =, body with =) where (body <> '')",
+    ] {
+        let world = World::with(deferrable).await;
+        world.sink.batch_execute(index).await.unwrap();
+        let mover = world.start();
+        world
+            .on_source(
+                "update reply set body = case body when 'r 1' then 'r 4' else 'r 1' end
+                   where id in ('1-1', '1-4')",
+            )
+            .await;
+        let ended = mover.ended().await;
+        let StreamError::Refused { table, source } = &ended else {
+            panic!("{index}: {ended:?}");
+        };
+        assert_eq!(table.to_string(), "reply");
+        assert!(!ended.is_transient());
+        assert!(format!("{source:?}").contains("strict"), "{source:?}");
+        let body: String = one(&world.sink, "select body from reply where id = '1-1'").await;
+        assert_eq!(body, "r 1");
+    }
 }
 
 /// A changed table is noticed before a row of it lands.

@@ -216,9 +216,13 @@ impl World {
 
     /// The same, with statements that run on the source before the copy.
     pub(crate) async fn with(before: &str) -> Self {
+        Self::with_sink(PgVersion::V14, before).await
+    }
+
+    /// The same, and a sink of that version.
+    pub(crate) async fn with_sink(sink: PgVersion, before: &str) -> Self {
         let source = shared::cluster(PgVersion::V15).await;
-        let sink = shared::cluster(PgVersion::V14).await;
-        Self::of(source, source, sink, before).await
+        Self::of(source, source, shared::cluster(sink).await, before).await
     }
 
     /// The same, from a server that the test may configure. It ends with the process.
@@ -450,6 +454,22 @@ impl World {
             reports,
             running,
         }
+    }
+
+    /// Waits until no mover has a session on the sink.
+    pub(crate) async fn left_the_sink(&self) {
+        let application = self.job.unit.application(self.job.epoch);
+        let question = format!(
+            "select exists (select from pg_stat_activity
+                            where datname = current_database()
+                              and application_name = '{application}')"
+        );
+        let patience = tokio::time::timeout(std::time::Duration::from_secs(60), async {
+            while one::<bool>(&self.sink, &question).await {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        });
+        patience.await.expect("a mover stays on the sink");
     }
 
     /// What a mover is asked to align, and where its answer comes.
