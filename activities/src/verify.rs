@@ -105,7 +105,11 @@ fn told(outcome: &Outcome) -> String {
             source_rows,
             sink_rows,
         } => {
-            format!("differs: {source_rows} rows on the source, {sink_rows} on the sink")
+            let more = match sink_rows > source_rows {
+                true => ", which has rows that the source does not have: somebody writes there",
+                false => "",
+            };
+            format!("differs: {source_rows} rows on the source, {sink_rows} on the sink{more}")
         }
         Outcome::MissingOnSource { sink_rows } => {
             format!("was read on the sink only, {sink_rows} rows")

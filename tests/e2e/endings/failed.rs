@@ -16,13 +16,21 @@ const ADOPT: [&str; 4] = ["move", "adopt", "--org", "1"];
 /// Streams, runs `sql` on a store's source, and waits until the move has failed with a reason that
 /// has `name` in it and its slots are gone; then the abort scrubs the sink.
 async fn fails_by_name(store: &str, sql: &str, name: &str) -> Result<()> {
+    fails_after("", store, sql, name).await
+}
+
+/// The same after `before` on that source, which the copy brings along.
+async fn fails_after(before: &str, store: &str, sql: &str, name: &str) -> Result<()> {
     let scene = Scene::set(Stage::shared().await).await?;
+    let source = scene.source(store).await?;
+    source
+        .batch_execute(before)
+        .await
+        .context("prepare the source")?;
     let neighbours = Neighbours::of(&scene.fleet).await?;
     let worker = scene.operator.worker()?;
     scene.stream(&worker, json!({})).await?;
-    scene
-        .source(store)
-        .await?
+    source
         .batch_execute(sql)
         .await
         .context("disturb the move")?;
@@ -62,6 +70,23 @@ pub(super) async fn no_log_is_held(scene: &Scene<'_>, worker: &Program) -> Resul
 async fn a_new_static_row_fails_the_move_by_name() -> Result<()> {
     let sql = "insert into project (organization_id, slug) values (1, 'new')";
     fails_by_name("default", sql, "static-spine-changed").await
+}
+
+/// What the move is scoped by may not go either, nor change its organization; nobody hangs on it here.
+#[tokio::test]
+async fn a_static_row_that_goes_or_changes_its_organization_fails_the_move_by_name() -> Result<()> {
+    let before = "insert into project (id, organization_id, slug) values (19, 1, 'bare')";
+    for sql in [
+        "delete from project where id = 19",
+        "update project set organization_id = 2 where id = 19",
+        "update project set id = 18 where id = 19",
+    ] {
+        fails_after(before, "default", sql, "static-spine-changed").await?;
+    }
+    // Another's that comes over.
+    let before = "insert into project (id, organization_id, slug) values (29, 2, 'bare')";
+    let sql = "update project set organization_id = 1 where id = 29";
+    fails_after(before, "default", sql, "static-spine-changed").await
 }
 
 /// A TRUNCATE cannot be told apart by tenant, so it fails the move, whoever had rows there. The log

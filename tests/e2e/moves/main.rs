@@ -4,6 +4,7 @@ mod after_flip;
 mod buckets;
 mod control_database;
 mod drained_again;
+mod memory;
 mod objects;
 mod paused;
 mod real_manifest;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use monarch_demo::Organization;
-use monarch_tests::{PATIENCE, Scene, Stage, assert_nothing_left};
+use monarch_tests::{PATIENCE, Scene, Stage, assert_nothing_left, org_on};
 use serde_json::{Value, json};
 
 /// A row that nobody writes to.
@@ -74,4 +74,57 @@ async fn a_difference_is_found_under_traffic_and_holds_up_the_cut_over() -> Resu
     scene.update("evict", "{}").await?;
     scene.until("finalized", &worker).await?;
     assert_nothing_left(&scene.fleet).await
+}
+
+/// On the sink, under a group of the organization.
+const STRAY: &str = "insert into event_tag (group_id, key, value)
+    select id, 'stray', 'x' from event_group where project_id = 11 order by id limit 1";
+
+/// Guards promise 1 against whoever writes on the sink under the organization's rows: a comparison names
+/// the table, the one behind the barrier at the latest, and then nothing is sealed and the organization
+/// writes on the source again.
+#[tokio::test]
+async fn a_stray_row_on_the_sink_is_named_at_the_latest_behind_the_barrier() -> Result<()> {
+    let scene = Scene::set(Stage::shared().await).await?;
+    let worker = scene.operator.worker()?;
+    scene.stream(&worker, json!({})).await?;
+    let sink = scene.sink().await?;
+    sink.batch_execute(STRAY).await?;
+    let seen = verify(&scene, &["--store", "events"]).await?;
+    assert_eq!(outcomes(&seen), ["differs"]);
+    ensure!(seen.to_string().contains("event_tag"), "{seen}");
+    sink.batch_execute("delete from event_tag where key = 'stray'")
+        .await?;
+    let seen = verify(&scene, &["--store", "events"]).await?;
+    assert_eq!(outcomes(&seen), ["equal"]);
+
+    sink.batch_execute(STRAY).await?;
+    let named = async {
+        loop {
+            // Until then units may not be ready.
+            let answer = scene.update("cut_over", "{}").await?;
+            ensure!(answer["phase"] == "active", "it cut over: {answer}");
+            let told = answer.to_string();
+            if told.contains("event_tag") {
+                return Ok(told);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    };
+    let told = tokio::time::timeout(PATIENCE, named).await??;
+    ensure!(told.contains("that the source does not have"), "{told}");
+    ensure!(
+        scene.fleet.control.may_write(1, "us1")?,
+        "the organization stays fenced"
+    );
+    sink.batch_execute("delete from event_tag where key = 'stray'")
+        .await?;
+    let seen = verify(&scene, &["--store", "events"]).await?;
+    assert_eq!(outcomes(&seen), ["equal"]);
+    scene.cut_over().await?;
+    assert_eq!(
+        org_on(&scene.fleet.sink).await?,
+        org_on(&scene.fleet.source).await?
+    );
+    Ok(())
 }
