@@ -16,6 +16,12 @@ pub(super) const NEXT_DELAY: &str = "case when isfinite(scheduled_for) and isfin
 pub(super) const DUE: &str = "(scheduled_for <= statement_timestamp() \
                               or scheduled_for > statement_timestamp() + interval '1 hour')";
 
+/// The row that `head` names. By its place, because an index in which the id stands last looks as good
+/// as the primary key while the queue is empty, and the plan of that moment is kept: it would walk the
+/// whole index. By its id as well, because places repeat where a table has partitions. A head that
+/// another changes meanwhile has moved on, and is met by the next tour.
+const IS_HEAD: &str = "ctid = (select ctid from head) and id = (select id from head)";
+
 /// Whether a shard was taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Taken {
@@ -43,15 +49,17 @@ impl Taken {
 /// The lock is asked for before the head is looked at: the condition does not depend on a row, so it is
 /// met first and once.
 pub(super) fn take(name: &str, keys: &Keys) -> String {
-    let head = head(name, keys);
+    let head = place_of_head(name, keys);
     let head = head.replacen(" where ", " where (select locked from lock) and ", 1);
     format!(
         "with lock as materialized (
             select pg_try_advisory_xact_lock(${n}::int8) as locked
+        ), head as materialized (
+            {head} for update nowait
         ), taken as (
             update {name} set scheduled_from = statement_timestamp(),
                 scheduled_for = statement_timestamp() + {NEXT_DELAY}
-            where id = ({head} for update nowait) and {DUE}
+            where {IS_HEAD} and {DUE}
             returning extract(epoch from scheduled_for - scheduled_from)::float8 as delay_secs
         )
         select locked, (select delay_secs from taken) from lock",
@@ -62,9 +70,9 @@ pub(super) fn take(name: &str, keys: &Keys) -> String {
 /// Puts a shard's head on backoff; a row if there is one. Parameters: the shard, the delay in seconds.
 pub(super) fn put_off_head(name: &str, keys: &Keys) -> String {
     format!(
-        "{} where id = ({}) returning id::int8",
+        "with head as materialized ({}), put_off as ({} where {IS_HEAD}) select from head",
+        place_of_head(name, keys),
         put_off(name, keys),
-        head(name, keys)
     )
 }
 
@@ -80,8 +88,11 @@ pub(super) fn put_off_shard(name: &str, keys: &Keys) -> String {
 
 /// Undoes the head's backoff. Parameters: the shard.
 pub(super) fn make_due(name: &str, keys: &Keys) -> String {
-    let head = head(name, keys);
-    format!("update {name} set scheduled_for = '2016-08-01 00:00:00+00' where id = ({head})")
+    format!(
+        "with head as materialized ({})
+         update {name} set scheduled_for = '2016-08-01 00:00:00+00' where {IS_HEAD}",
+        place_of_head(name, keys)
+    )
 }
 
 fn put_off(name: &str, keys: &Keys) -> String {
@@ -95,4 +106,9 @@ fn put_off(name: &str, keys: &Keys) -> String {
 /// The id of a shard's head.
 pub(super) fn head(name: &str, keys: &Keys) -> String {
     format!("select id from {name} {} limit 1", keys.all(Way::Up))
+}
+
+/// Where a shard's head is, for [`IS_HEAD`].
+fn place_of_head(name: &str, keys: &Keys) -> String {
+    format!("select ctid, id from {name} {} limit 1", keys.all(Way::Up))
 }
