@@ -57,6 +57,10 @@ async fn fails_behind_its_barrier(
     for word in words {
         assert!(reason.contains(word), "{word}: {reason}");
     }
+    let lifted = format!(
+        "exists (select from monarch_ledger.move_event where kind = 'fence_lifted' and {OF_MOVE})"
+    );
+    scene.operator.until(&lifted, worker, PATIENCE).await?;
     assert!(scene.fleet.control.may_write(1, "us1")?, "it stays fenced");
     scene.abort("clean up").await?;
     scene.until("aborted", worker).await?;
