@@ -699,15 +699,11 @@ impl Writer<'_> {
         if self.statements.len() >= STATEMENTS_MAX {
             self.statements.clear();
         }
+        // The connection reads on only as answers are taken: one that nobody takes would keep this one
+        // back for ever.
+        self.take_answers().await?;
         let statement = self.tx.prepare(&shape.sql(table)).await;
-        let statement = match statement {
-            Ok(statement) => statement,
-            // The transaction may have failed before: the first answer says why.
-            Err(error) => {
-                self.take_answers().await?;
-                return Err(refused(table, error));
-            }
-        };
+        let statement = statement.map_err(|error| refused(table, error))?;
         self.statements.insert(shape, statement.clone());
         Ok(statement)
     }

@@ -230,3 +230,25 @@ async fn what_is_refused_together_arrives_one_by_one() {
         .await;
     }
 }
+
+/// Guards what an operator waits for: a refusal whose answer comes in pieces ends the move, also where
+/// a statement of another form is prepared before it is read. The connection reads no further than
+/// answers are taken.
+#[tokio::test]
+async fn a_refusal_in_pieces_is_told() {
+    for _ in 0..5 {
+        let mut it = copied(&CASE).await;
+        it.job.batching = Batching::Off;
+        let refuse = "create function refuse() returns trigger language plpgsql as
+              $$ begin raise exception '%', repeat('no ', 1000000); end $$;
+            create trigger refuse before update on thing for each row execute function refuse();
+            alter table thing enable always trigger refuse";
+        run(&it.sink, refuse).await;
+        let change = "begin; update thing set body = 'x' where id = 101;
+            insert into child values (1000, 1, 'x'); commit";
+        match it.ends(&[change]).await {
+            StreamError::Refused { table, .. } => assert_eq!(table.as_str(), "thing"),
+            error => panic!("{error:?}"),
+        }
+    }
+}
