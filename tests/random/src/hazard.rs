@@ -154,7 +154,9 @@ fn clash(
             if tied.is_none() && !seen.keys.contains(&(table, key.clone())) {
                 found.push((table, (key.clone(), home_row(tie, BEYOND)), true));
             }
-            if of.label != Label::Free && !seen.labels.contains(&(table, row.label)) {
+            // What is deferrable is not checked for a role that keeps triggers from acting, which
+            // preflight refuses.
+            if of.label == Label::Unique && !seen.labels.contains(&(table, row.label)) {
                 let key = (0..of.key.len()).map(|place| match tied {
                     Some(tied) if tied == place => tie,
                     _ => BEYOND,

@@ -150,6 +150,11 @@ enum Ending {
 /// that found a fault keeps its schema and its script.
 const LATER: u64 = 0x6d6f_6e61_7263_6803;
 
+/// Whether the sink's foreign keys act on what the movers write.
+fn keys_act(who: Who, sink: PgVersion) -> bool {
+    who == Who::Owner && sink == PgVersion::V14
+}
+
 /// How rows share statements; again with dice of its own.
 fn batching(seed: u64) -> Batching {
     let mut dice = Dice::new(seed ^ (LATER + 1));
@@ -185,7 +190,11 @@ impl Plan {
             true => Who::Owner,
             false => Who::Superuser,
         };
-        let who = (who(&mut later), who(&mut later));
+        let mut who = (who(&mut later), who(&mut later));
+        // Which preflight refuses: units are copied side by side.
+        if keys_act(who.1, versions.1) && schema.is_held_across_stores() {
+            who.1 = Who::Superuser;
+        }
         let on_standby = later.percent(15) && order.hazardous && versions.0 >= PgVersion::V16;
         let befalls = later.percent(50) && order.hazardous && !calm;
         let hazard = befalls
@@ -222,8 +231,7 @@ impl Plan {
             causes.insert("schema-changed");
         }
         // A role that cannot keep the sink's foreign keys from acting, as preflight warns.
-        let acts = self.who.1 == Who::Owner && self.versions.1 == PgVersion::V14;
-        if acts && self.schema.is_held_on_sink() {
+        if keys_act(self.who.1, self.versions.1) && self.schema.is_held_on_sink() {
             causes.insert("row-refused");
         }
         causes

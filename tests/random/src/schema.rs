@@ -253,6 +253,15 @@ impl Schema {
         edges.any(|edge| edge.enforced_on_sink && edge.foreign_key.is_some_and(|key| !key.deferred))
     }
 
+    /// Whether the sink has a foreign key from one store to another.
+    #[must_use]
+    pub fn is_held_across_stores(&self) -> bool {
+        self.tables.iter().any(|table| {
+            let edge = table.edge.as_ref().filter(|edge| edge.enforced_on_sink);
+            edge.is_some_and(|edge| self.tables[edge.parent].store != table.store)
+        })
+    }
+
     /// How many databases a side has.
     #[must_use]
     pub fn databases(&self, side: Side) -> usize {
