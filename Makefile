@@ -8,7 +8,7 @@ help: ## What there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: servers ## The whole suite, on real servers that it starts itself
+test: test-servers ## The whole suite, on real servers that it starts itself
 	$(CARGO) test --no-fail-fast $(FLAGS)
 
 .PHONY: demo
@@ -42,8 +42,12 @@ bench-outbox: servers ## How fast the outbox drains; QUEUED='10000 1000000' name
 	$(CARGO) run --release --package monarch-outbox --example bench -- $(QUEUED)
 
 .PHONY: servers
-servers: ## Install the servers that tests and demo need, where they are missing
-	tests/harness/install servers moto azurite
+servers: ## Install the servers that the demo runs, where they are missing
+	tests/harness/install servers
+
+.PHONY: test-servers
+test-servers: ## Install all that the suite runs, a browser among it, where it is missing
+	tests/harness/install servers moto azurite chromium axe-core
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -13,13 +13,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use monarch_blobs::{
     self as blobs, BlobError, BlobUnit, Bucket, CellReferences, Environment, EvictionPermit,
     Limits, Mover, Removed, Rows, Snapshot, Walked, tables_naming,
 };
 use monarch_config::{Database, Missing, Store, StoreKind};
-use monarch_ledger::{BlobChoice, BlobRecord, CopyProgress, Purpose, Unit};
+use monarch_ledger::{BlobChoice, BlobRecord, CopyProgress, Purpose};
 use monarch_model::unit::UnitEvent;
 use monarch_model::{CellName, StoreName, TableName, UnitStatus};
 use monarch_postgres::sql::{qualified, quote_ident};
@@ -47,8 +46,6 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Counting reads every key: it takes no more than so small a part of the time.
 const COUNTING_PART: u32 = 20;
-/// A mover whose last report is older is stale.
-const STALE_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// How many keys are asked about at once.
 const PAGE: u32 = 1_000;
 /// What a session that looks at rows for their keys calls itself.
@@ -252,18 +249,6 @@ pub(crate) async fn blockers(case: &Case<'_>, deadline: Instant) -> Result<Vec<S
         blockers.extend(held.map(|why| format!("{store}: {why}")));
     }
     Ok(blockers)
-}
-
-/// Why a store's mover is not to be relied on, as the ledger knows it.
-pub(crate) fn judge(unit: &Unit, now: Timestamp) -> Option<String> {
-    match unit.heartbeat_at.map(|at| now.duration_since(at)) {
-        None => Some("its mover has reported nothing yet".to_owned()),
-        Some(silence) if silence > STALE_AFTER => Some(format!(
-            "its mover is stale: it last reported {} s ago",
-            silence.as_secs()
-        )),
-        Some(_) => None,
-    }
 }
 
 /// Why keys without a copy hold the cut-over back. A key that no row of the organization names any

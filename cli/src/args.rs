@@ -8,8 +8,8 @@ use monarch_config::Fleet;
 use monarch_model::{CellName, MoveId, OrgId, TableName};
 
 use crate::command::{
-    blobs_list, blobs_verify, completions, config_check, control_init, histories_save, ledger_init,
-    manifest, move_, outbox, plan, preflight, sweep, worker,
+    blobs_list, blobs_verify, completions, config_check, control_init, dashboard, histories_save,
+    ledger_init, manifest, move_, outbox, plan, preflight, sweep, worker,
 };
 use crate::console::Output;
 use crate::exit::Exit;
@@ -104,6 +104,8 @@ pub(crate) enum Command {
     Control(Control),
     /// Hosts moves, until it is told to stop
     Worker(worker::Arguments),
+    /// Serves a page on which moves are watched and steered
+    Dashboard(dashboard::Arguments),
     /// Starts, watches and steers a move
     #[command(subcommand)]
     Move(move_::Command),
@@ -303,6 +305,7 @@ mod tests {
           ledger       The ledger, where Monarch keeps what it knows of its moves
           control      The control database, which says where an organization lives
           worker       Hosts moves, until it is told to stop
+          dashboard    Serves a page on which moves are watched and steered
           move         Starts, watches and steers a move
           blobs        The objects that a move copies beside its rows
           outbox       Looks into the outbox of a cell or of control, and steers it

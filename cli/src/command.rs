@@ -5,6 +5,7 @@ pub(crate) mod blobs_verify;
 pub(crate) mod completions;
 pub(crate) mod config_check;
 pub(crate) mod control_init;
+pub(crate) mod dashboard;
 #[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod histories_save;
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Exit, Fai
             Box::pin(control_init::run(&arguments, context)).await
         }
         Command::Worker(arguments) => Box::pin(worker::run(arguments, context)).await,
+        Command::Dashboard(arguments) => Box::pin(dashboard::run(arguments, context)).await,
         Command::Move(command) => Box::pin(move_::run(command, context)).await,
         Command::Blobs(Blobs::List(arguments)) => blobs_list::run(&arguments, context).await,
         Command::Blobs(Blobs::Verify(arguments)) => {

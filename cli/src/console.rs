@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 
 use clap::ValueEnum;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+pub(crate) use monarch_view::words::{named, plain};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -128,52 +129,9 @@ pub(crate) fn lines(table: &Table) -> String {
         .join("\n")
 }
 
-/// Text from elsewhere, made safe for a terminal: no control character reaches it.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
-}
-
-/// A finding's text led by its code, once: many texts begin with it already.
-pub(crate) fn named(code: &str, text: &str) -> String {
-    let spelled = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
-    match text.split_at_checked(code.len()) {
-        Some((begins, rest)) if spelled(begins) == spelled(code) && rest.starts_with(':') => {
-            format!("{code}{rest}")
-        }
-        _ => format!("{code}: {text}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_finding_is_named_once() {
-        for (code, text, said) in [
-            (
-                "slot-lost",
-                "slot-lost: it is gone",
-                "slot-lost: it is gone",
-            ),
-            (
-                "preflight-refused",
-                "preflight refused: no table",
-                "preflight-refused: no table",
-            ),
-            (
-                "live-move",
-                "another move is live",
-                "live-move: another move is live",
-            ),
-            ("row", "rows differ", "row: rows differ"),
-            ("x-é", "é", "x-é: é"),
-        ] {
-            assert_eq!(named(code, text), said);
-        }
-    }
 
     /// A status is read at a glance, on any terminal.
     #[test]
@@ -190,11 +148,5 @@ mod tests {
             " store    status     applied\n default  streaming  0/23083E8"
         );
         assert_eq!(at(22), " store    status\n default  streaming");
-    }
-
-    /// A name in a database cannot take over the operator's terminal.
-    #[test]
-    fn no_control_character_reaches_the_terminal() {
-        assert_eq!(plain("a\u{1b}[2Jb\nc\u{9b}d"), "a [2Jb c d");
     }
 }

@@ -6,7 +6,6 @@
 //! prints goes through [`console`], so that a reader who has seen enough (`monarch move list |
 //! head`) ends it quietly.
 
-mod advice;
 mod args;
 mod command;
 mod console;
@@ -14,9 +13,8 @@ mod context;
 mod exit;
 mod failure;
 mod findings;
-mod move_view;
+mod move_text;
 mod org_move;
-mod units_of_measure;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -120,6 +120,12 @@ pub(crate) async fn status(handle: &Handle, patience: Duration) -> Result<Status
     }
 }
 
+/// The same at a glance: what the workflow knows, or why it says nothing.
+pub(crate) async fn said(handle: &Handle) -> Result<Status, String> {
+    let answer = status(handle, GLANCE).await;
+    answer.map_err(|failure| failure.what().to_owned())
+}
+
 fn nobody_answers() -> Failure {
     Failure::unreachable("no worker answers for the workflow").advising("start `monarch worker`")
 }

@@ -143,6 +143,30 @@ impl<'a> Operator<'a> {
         Program::start("worker", &command)
     }
 
+    /// Starts `monarch dashboard` on a port of this machine, with this token for the operator; the
+    /// address under which it is reached.
+    ///
+    /// # Errors
+    ///
+    /// When no process can be made, or it ends.
+    pub async fn dashboard(&self, token: &str) -> Result<(Program, String)> {
+        let mut command = self.command();
+        command
+            .env("MONARCH_DASHBOARD_OPERATOR_TOKEN", token)
+            .args(["dashboard", "--listen", "127.0.0.1:0", "--temporal-ui"])
+            .arg(self.temporal.ui_url());
+        let program = Program::start("dashboard", &command)?;
+        loop {
+            let output = program.output()?;
+            let address = output.lines().find(|line| line.starts_with("http://"));
+            if let Some(address) = address {
+                return Ok((program, address.trim_end_matches('/').to_owned()));
+            }
+            ensure!(program.is_alive(), "the dashboard ended:\n{output}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Makes the ledger's schema.
     ///
     /// # Errors

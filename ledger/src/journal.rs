@@ -196,6 +196,26 @@ impl Ledger {
         lease.give_back();
         rows.iter().map(event).collect()
     }
+
+    /// The newest events of a move, oldest first, at most `limit`.
+    pub async fn newest_events(
+        &self,
+        move_id: MoveId,
+        limit: u32,
+    ) -> Result<Vec<Event>, LedgerError> {
+        let lease = self.lease().await?;
+        let rows = lease
+            .client()
+            .query(
+                "select * from monarch_ledger.move_event
+                  where move_id = $1 order by id desc limit $2",
+                &[&move_id.0, &i64::from(limit)],
+            )
+            .await
+            .map_err(LedgerError::database("read the end of the journal"))?;
+        lease.give_back();
+        rows.iter().rev().map(event).collect()
+    }
 }
 
 fn event(row: &Row) -> Result<Event, LedgerError> {

@@ -29,6 +29,7 @@ mod error;
 mod journal;
 mod phases;
 mod progress;
+mod readiness;
 mod records;
 mod register;
 mod schema;
@@ -45,6 +46,7 @@ pub use phases::{Expected, Reason, Transition, Why};
 pub use progress::{
     Barrier, CopyProgress, DatabaseIdentity, SourceCommit, StreamProgress, Tail, UnitStart,
 };
+pub use readiness::STALE_AFTER;
 pub use records::{Move, SweepCandidate, Unit, UnitError};
 pub use register::{NewMove, Registration};
 pub use schema::{SCHEMA_VERSION, worker_grants};

@@ -12,6 +12,7 @@ pub mod phase;
 mod size;
 mod table_name;
 pub mod unit;
+mod workflow_status;
 
 pub use chain::chain;
 pub use id::{CellName, Epoch, InvalidId, MoveId, OrgId, StoreName};
@@ -20,3 +21,4 @@ pub use phase::Phase;
 pub use size::binary_size;
 pub use table_name::TableName;
 pub use unit::UnitStatus;
+pub use workflow_status::WorkflowStatus;

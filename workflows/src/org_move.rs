@@ -35,10 +35,12 @@ mod start;
 mod steering;
 mod step;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName, UnitStatus};
+/// What the `status` query answers.
+pub use monarch_model::WorkflowStatus as Status;
+use monarch_model::{CellName, MoveId, OrgId, Phase, StoreName};
 use serde::{Deserialize, Serialize};
 use temporalio_common::data_converters::RawValue;
 use temporalio_common::search_attributes::SearchAttributeKey;
@@ -89,31 +91,6 @@ pub struct CutOverAnswer {
     pub write_pause_ms: Option<u64>,
     /// Why it did not flip; empty if it did.
     pub refusals: Vec<String>,
-}
-
-/// What the `status` query answers: all that the workflow itself knows. Positions and progress are
-/// in the ledger, where the movers write them.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Status {
-    /// The move, once it is registered.
-    pub move_id: Option<MoveId>,
-    /// Its phase, once it is registered.
-    pub phase: Option<Phase>,
-    /// What each unit is doing.
-    pub units: BTreeMap<StoreName, UnitStatus>,
-    /// Whether the movers are paused.
-    pub paused: bool,
-    /// Task queues of the move that no worker serves: what is to be done there waits for one.
-    #[serde(default)]
-    pub unserved: Vec<String>,
-    /// What keeps the move from going on, by name.
-    pub blocked_by: Vec<String>,
-    /// An abort that was asked for.
-    pub abort_reason: Option<String>,
-    /// A fatal finding.
-    pub failure: Option<String>,
-    /// Cut-overs tried.
-    pub cut_over_attempts: u32,
 }
 
 /// The workflow's state: what handlers write and the run reads.

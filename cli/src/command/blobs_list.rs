@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use monarch_ledger::{BlobChoice, BlobRecord, Ledger, Unit};
 use monarch_model::StoreName;
+use monarch_view::units_of_measure::bytes;
 use serde::Serialize;
 
 use super::move_::{find, none_such};
@@ -11,7 +12,6 @@ use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::bytes;
 
 /// Keys of objects that the organization's rows name, as the ledger has them: those that a person has
 /// to look at unless told otherwise. In no order that means anything.

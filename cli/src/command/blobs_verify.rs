@@ -4,6 +4,7 @@ use clap::Args;
 use monarch_blobs::{BlobUnit, Bucket, Environment, Limits, Verified, Which as Chosen, verify};
 use monarch_ledger::Unit;
 use monarch_model::{StoreName, chain};
+use monarch_view::units_of_measure::{bytes, count};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,6 @@ use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::{bytes, count};
 
 /// Objects that a move has copied are read from the sink's buckets and compared, by size and SHA-256,
 /// with what was copied. It ends with 1 if one of them differs or is gone. It runs where it is called:

@@ -1,16 +1,16 @@
 //! `monarch move …`
 
-mod abort;
+pub(crate) mod abort;
 mod adopt;
-mod cut_over;
-mod driver;
+pub(crate) mod cut_over;
+pub(crate) mod driver;
 mod events;
 mod evict;
 mod list;
 mod pause;
 mod resume;
-mod start;
-mod status;
+pub(crate) mod start;
+pub(crate) mod status;
 mod verify;
 mod watch;
 

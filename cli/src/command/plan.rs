@@ -10,16 +10,18 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use clap::Args;
+use monarch_activities::World;
 use monarch_config::{Config, Database, Graph, Scope as Edge, Table};
 use monarch_model::{CellName, MoveId, OrgId, StoreName, chain};
 use monarch_postgres::catalog::Relation;
 use monarch_postgres::estimate::{self, Basis, Estimate};
-use monarch_postgres::preflight::Finding;
+use monarch_postgres::preflight::{Finding, Report};
 use monarch_postgres::publication::{self, Publication};
 use monarch_postgres::scope::Scope;
 use monarch_postgres::spine::{self, Spine};
 use monarch_postgres::sql::quote_ident;
 use monarch_postgres::{ConnectOptions, Session, SessionPurpose, Unit, catalog};
+use monarch_view::units_of_measure::{bytes, count};
 use serde::Serialize;
 
 use self::objects::{Naming, ObjectPlan};
@@ -29,7 +31,7 @@ use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::{bytes, count};
+use crate::findings;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -89,10 +91,36 @@ struct TablePlan {
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let world = context.world()?;
+    let (plan, report) = make(&world, arguments).await?;
+    console::show(context.output(), &plan, |plan| {
+        let options = preflight::options(&arguments.route, &arguments.accepted, context);
+        text(plan, &preflight::text(&report, &plan.org, &options))
+    })?;
+    Ok(preflight::exit(&report))
+}
+
+/// The same for a page: the plan as text, and whether its findings forbid the move.
+pub(crate) async fn for_page(
+    world: &World,
+    org: OrgId,
+    route: Route,
+) -> Result<(String, bool), Failure> {
+    let arguments = Arguments {
+        organization: Organization { org },
+        route,
+        accepted: Accepted {
+            disagreeing_edges: Vec::new(),
+        },
+    };
+    let (plan, report) = make(world, &arguments).await?;
+    Ok((text(&plan, &findings::text(&report)), report.refuses()))
+}
+
+async fn make(world: &World, arguments: &Arguments) -> Result<(Plan, Report), Failure> {
     let config = &world.config;
     let (from, to) = arguments.route.within(&config.fleet)?;
     let org = arguments.organization.org.clone();
-    let report = preflight::check(&world, &from, &to, &org, &arguments.accepted).await;
+    let report = preflight::check(world, &from, &to, &org, &arguments.accepted).await;
     let (stores, not_planned) = match Box::pin(stores(config, &from, &to, &org)).await {
         Ok(stores) => (stores, None),
         // The findings say more about it than this error.
@@ -111,11 +139,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         refused: report.refuses(),
         findings: report.findings.clone(),
     };
-    console::show(context.output(), &plan, |plan| {
-        let options = preflight::options(&arguments.route, &arguments.accepted, context);
-        text(plan, &preflight::text(&report, &plan.org, &options))
-    })?;
-    Ok(preflight::exit(&report))
+    Ok((plan, report))
 }
 
 /// Plans every store that moves.

@@ -31,6 +31,27 @@ async fn the_journal_cannot_be_edited() {
     }
 }
 
+/// A page shows the end of a journal of any length, in its order.
+#[tokio::test]
+async fn the_end_of_a_journal_is_its_newest_events_in_order() {
+    for version in VERSIONS {
+        let (fixture, id) = Fixture::with_move(version).await;
+        for n in 0..5 {
+            let kind = format!("note_{n}");
+            fixture
+                .ledger
+                .note(id, None, &kind, json!({}))
+                .await
+                .unwrap();
+        }
+        let newest = fixture.ledger.newest_events(id, 3).await.unwrap();
+        let kinds: Vec<&str> = newest.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, ["note_2", "note_3", "note_4"]);
+        let all = fixture.ledger.newest_events(id, 100).await.unwrap();
+        assert_eq!(all, fixture.events(id).await);
+    }
+}
+
 /// Guards the feed: a reader who goes on from the last id it saw misses nothing, though writers of
 /// several units commit at once.
 #[tokio::test]

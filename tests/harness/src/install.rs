@@ -45,6 +45,21 @@ pub(crate) fn pgbouncer() -> Result<&'static Path> {
     Ok(Path::new("/usr/sbin/pgbouncer"))
 }
 
+/// A browser, a package of the system, and the folder of what looks whether everybody can read a
+/// page. The first call in a process sees to it that both are there.
+pub(crate) fn chromium() -> Result<PathBuf> {
+    static INSTALLED: OnceLock<Result<(), String>> = OnceLock::new();
+    INSTALLED
+        .get_or_init(|| {
+            let parts = ["chromium", "axe-core"];
+            run(Command::new(Path::new(HARNESS).join("install")).args(parts))
+                .map_err(|error| format!("{error:#}"))
+        })
+        .as_ref()
+        .map_err(|error| anyhow!("install chromium: {error}"))?;
+    Ok(place().join("axe-core"))
+}
+
 /// A server that few tests need, from the folder of its name. The first call in a process sees to
 /// it that it is there.
 #[cfg(feature = "object-stores")]

@@ -11,6 +11,7 @@
 //! reader who wants to know what was being done and what the server's log said.
 
 mod account;
+mod browser;
 mod cluster;
 mod install;
 mod keeper;
@@ -25,6 +26,7 @@ mod template;
 mod temporal;
 mod tls;
 
+pub use browser::Browser;
 pub use cluster::{Cluster, ClusterOptions, PASSWORD, PgVersion, ServerTls};
 pub use name::fresh_name;
 pub use pooler::TransactionPooler;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use monarch_model::{OrgId, Phase};
+use monarch_view::advice::may_be_asked;
 use monarch_workflows::OrgMove;
 use monarch_workflows::input::Abort;
 use serde_json::json;
@@ -9,7 +10,6 @@ use temporalio_client::WorkflowSignalOptions;
 use temporalio_common::data_converters::{PayloadConverter, RawValue};
 
 use super::driver::Driver;
-use crate::advice::may_be_asked;
 use crate::args::Organization;
 use crate::console;
 use crate::context::Context;
@@ -31,12 +31,30 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let org = &arguments.organization.org;
     let client = context.temporal().await?;
-    let driver = Driver::find(context, &client, org).await?;
+    let driver = Driver::find(&context.ledger()?, &client, org).await?;
+    let asked = ask(&driver, org, &arguments.reason).await?;
+    let result = json!({
+        "workflow_id": driver.handle.info().workflow_id,
+        "asked": "abort",
+        "worker_answers": asked.worker_answers,
+    });
+    console::show(context.output(), &result, |_| text(&asked, org))?;
+    Ok(Exit::Done)
+}
+
+/// A request that was made.
+pub(crate) struct Asked {
+    phase: Option<Phase>,
+    worker_answers: bool,
+}
+
+/// Asks a move to be given up.
+pub(crate) async fn ask(driver: &Driver, org: &OrgId, reason: &str) -> Result<Asked, Failure> {
     let phase = driver.of.as_ref().map(|of| of.phase);
     refuse_late(phase, org)?;
     let handle = &driver.handle;
     let abort = Abort {
-        reason: arguments.reason.clone(),
+        reason: reason.to_owned(),
     };
     let payload = RawValue::from_value(&abort, &PayloadConverter::default());
     handle
@@ -47,15 +65,10 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         Err(failure) if failure.is_unreachable() => Some(failure),
         _ => None,
     };
-    let result = json!({
-        "workflow_id": handle.info().workflow_id,
-        "asked": "abort",
-        "worker_answers": silent.is_none(),
-    });
-    console::show(context.output(), &result, |_| {
-        text(phase, silent.is_none(), org)
-    })?;
-    Ok(Exit::Done)
+    Ok(Asked {
+        phase,
+        worker_answers: silent.is_none(),
+    })
 }
 
 /// What is refused needs no worker: the ledger has the phase.
@@ -71,12 +84,12 @@ fn refuse_late(phase: Option<Phase>, org: &OrgId) -> Result<(), Failure> {
     }
 }
 
-fn text(phase: Option<Phase>, worker_answers: bool, org: &OrgId) -> String {
+pub(crate) fn text(asked: &Asked, org: &OrgId) -> String {
     let mut text = format!("asked to give up; see it end with `monarch move watch --org {org}`");
-    if phase == Some(Phase::Flipping) {
+    if asked.phase == Some(Phase::Flipping) {
         text.push_str("\nthe routing is being changed: it is given up only if that is refused");
     }
-    if !worker_answers {
+    if !asked.worker_answers {
         text.push_str("\nno worker answers: it is given up when one does; start `monarch worker`");
     }
     text

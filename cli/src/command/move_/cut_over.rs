@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use monarch_model::Phase;
+use monarch_view::units_of_measure::duration;
 use monarch_workflows::OrgMove;
 use monarch_workflows::input::CutOver;
 use monarch_workflows::org_move::CutOverAnswer;
@@ -16,7 +17,6 @@ use crate::console::{self, plain};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::duration;
 
 /// Refused, with every reason, while a store is not ready. If the drain does not succeed within
 /// the longest write pause, the organization writes on the source again.
@@ -42,7 +42,7 @@ struct Answered<'a> {
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let client = context.temporal().await?;
-    let driver = Driver::find(context, &client, &arguments.organization.org).await?;
+    let driver = Driver::find(&context.ledger()?, &client, &arguments.organization.org).await?;
     let request = CutOver {
         writes_stopped: arguments.writes_stopped,
         valid_until: arguments.patience.valid_until(),
@@ -63,7 +63,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
     })
 }
 
-fn text(answer: &CutOverAnswer) -> String {
+pub(crate) fn text(answer: &CutOverAnswer) -> String {
     let mut text = String::new();
     if answer.refusals.is_empty() {
         text.push_str("cut over");

@@ -8,8 +8,9 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use monarch_ledger::Move;
+use monarch_ledger::{Ledger, Move};
 use monarch_model::OrgId;
+use monarch_view::advice::{forsaken, may_be_asked, over, take_up};
 use monarch_workflows::OrgMove;
 use monarch_workflows::org_move::Status;
 use temporalio_client::{Client, RpcOptions, WorkflowStartUpdateOptions};
@@ -17,15 +18,13 @@ use temporalio_common::UpdateDefinition;
 use temporalio_common::data_converters::{TemporalDeserializable, TemporalSerializable};
 use tokio::time::{Instant, timeout_at};
 
-use crate::advice::{forsaken, may_be_asked, over, take_up};
 use crate::console;
-use crate::context::Context;
 use crate::failure::Failure;
 use crate::org_move::{self, GLANCE, Handle, Liveness};
 
 /// How long a command waits for a worker.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// How long to wait for a worker that answers; without one, nothing is asked for
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3_600))]
@@ -33,12 +32,16 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    pub(crate) fn of_seconds(timeout: u32) -> Self {
+        Self { timeout }
+    }
+
     fn duration(&self) -> Duration {
         Duration::from_secs(self.timeout.into())
     }
 
     /// When it ends, in seconds since 1970, with a moment more for the way.
-    pub(super) fn valid_until(&self) -> Option<u64> {
+    pub(crate) fn valid_until(&self) -> Option<u64> {
         let end = SystemTime::now() + self.duration() + GLANCE;
         let since = end.duration_since(SystemTime::UNIX_EPOCH);
         since.ok().map(|since| since.as_secs())
@@ -46,21 +49,21 @@ impl Patience {
 }
 
 /// The workflow that drives an organization's move.
-pub(super) struct Driver {
-    pub(super) handle: Handle,
+pub(crate) struct Driver {
+    pub(crate) handle: Handle,
     org: OrgId,
     /// None before the move is registered, and while the ledger cannot be reached.
-    pub(super) of: Option<Move>,
+    pub(crate) of: Option<Move>,
 }
 
 impl Driver {
     /// Finds it by the ledger's word, or by the id that `monarch move start` gives; it runs.
-    pub(super) async fn find(
-        context: &Context,
+    pub(crate) async fn find(
+        ledger: &Ledger,
         client: &Client,
         org: &OrgId,
     ) -> Result<Self, Failure> {
-        let latest = match context.ledger()?.latest_move_of(org).await {
+        let latest = match ledger.latest_move_of(org).await {
             Ok(found) => found,
             // A move can be steered, above all given up, while its ledger is away.
             Err(error) if error.is_transient() => None,
@@ -77,7 +80,9 @@ impl Driver {
         let org = org.clone();
         match (org_move::liveness(&handle).await?, &of) {
             (Liveness::Running { .. }, _) => Ok(Self { handle, org, of }),
-            (gone, Some(of)) => Err(Failure::not_ready(forsaken(of, &gone)).advising(take_up(of))),
+            (gone, Some(of)) => {
+                Err(Failure::not_ready(forsaken(of, gone.in_words())).advising(take_up(of)))
+            }
             (_, None) => {
                 let (said, to_do) = ended.as_ref().map(over).unwrap_or_else(|| {
                     let said = format!(
@@ -92,7 +97,7 @@ impl Driver {
     }
 
     /// Asks the workflow for an update, once a worker is there, and waits for its answer.
-    pub(super) async fn ask<U>(
+    pub(crate) async fn ask<U>(
         &self,
         update: U,
         input: U::Input,

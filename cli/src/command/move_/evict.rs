@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let org = &arguments.organization.org;
     let client = context.temporal().await?;
-    let driver = Driver::find(context, &client, org).await?;
+    let driver = Driver::find(&context.ledger()?, &client, org).await?;
     let request = Evict {
         accept_late_changes: arguments.accept_late_changes,
         accept_newer_rows: arguments.accept_newer_rows,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clap::Args;
 use monarch_ledger::Move;
+use monarch_view::MoveRow;
+use monarch_view::units_of_measure::duration;
 
 use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::move_view::MoveRow;
-use crate::units_of_measure::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let org = &arguments.organization.org;
     let client = context.temporal().await?;
-    let driver = Driver::find(context, &client, org).await?;
+    let driver = Driver::find(&context.ledger()?, &client, org).await?;
     let status = driver.ask(OrgMove::pause, (), &arguments.patience).await?;
     console::show(context.output(), &status, |_| {
         format!(

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit, Failure> {
     let client = context.temporal().await?;
-    let driver = Driver::find(context, &client, &arguments.organization.org).await?;
+    let driver = Driver::find(&context.ledger()?, &client, &arguments.organization.org).await?;
     let status = driver.ask(OrgMove::resume, (), &arguments.patience).await?;
     console::show(context.output(), &status, |_| "the movers go on".to_owned())?;
     Ok(Exit::Done)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use monarch_ledger::{Ledger, Move};
 use monarch_model::{OrgId, Phase};
+use monarch_view::advice::{may_be_asked, take_up};
 use monarch_workflows::contract::failure;
 use monarch_workflows::input::{CutOverPolicy, EvictionPolicy, OrgMoveInput};
 use monarch_workflows::org_move::workflow_id;
@@ -17,7 +18,6 @@ use temporalio_common::data_converters::{PayloadConverter, RawValue};
 use tokio::time::Instant;
 
 use super::watch;
-use crate::advice::{may_be_asked, take_up};
 use crate::args::{Accepted, Organization, Route, Which};
 use crate::console::{self, Output};
 use crate::context::Context;
@@ -106,7 +106,7 @@ pub(crate) async fn run(arguments: Arguments, context: &Context) -> Result<Exit,
 }
 
 /// Names the live move that stands in the way, if there is one.
-async fn refuse_second(
+pub(crate) async fn refuse_second(
     ledger: &Ledger,
     client: &Client,
     org: &OrgId,
@@ -136,7 +136,7 @@ async fn refuse_second(
 }
 
 /// Starts the workflow of a move; a handle to this very run.
-pub(super) async fn launch(
+pub(crate) async fn launch(
     client: &Client,
     workflow_id: String,
     input: &OrgMoveInput,
@@ -177,7 +177,7 @@ fn input(arguments: &Arguments) -> OrgMoveInput {
 
 /// The registered move, or nothing if that takes long. A workflow that ends before it registers
 /// says why.
-async fn until_registered(
+pub(crate) async fn until_registered(
     ledger: &Ledger,
     handle: &Handle,
     org: &OrgId,

@@ -3,20 +3,22 @@
 use clap::Args;
 use monarch_ledger::{Ledger, Move};
 use monarch_model::OrgId;
+use monarch_view::advice::forsaken;
+use monarch_view::{Attempt, MoveView};
 use monarch_worker::temporal;
 use monarch_workflows::OrgMove;
+use monarch_workflows::org_move::Status;
 use temporalio_client::{Client, WorkflowExecutionStatus};
 
 use super::start::begin_again;
 use super::{find, none_such};
-use crate::advice::forsaken;
 use crate::args::Which;
 use crate::console;
 use crate::context::{Context, identity};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::move_view::{self, Attempt, MoveView};
-use crate::org_move::{self, GLANCE, Liveness};
+use crate::move_text;
+use crate::org_move::{self, Liveness};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -30,7 +32,7 @@ pub(crate) async fn run(arguments: &Arguments, context: &Context) -> Result<Exit
         .await
         .map_err(Failure::from);
     let view = look(&ledger, client.as_ref(), &arguments.which).await?;
-    console::show(context.output(), &view, move_view::text)?;
+    console::show(context.output(), &view, move_text::text)?;
     Ok(Exit::Done)
 }
 
@@ -53,7 +55,7 @@ pub(super) async fn look(
             // An ended move has nothing to add.
             let is_live = of.phase.is_live();
             let view = MoveView::read(ledger, Some(of)).await?;
-            let silent = Err(Failure::unreachable(away.what()));
+            let silent = Err(away.what().to_owned());
             Ok(if is_live { view.with(silent) } else { view })
         }
         (Some(of), Ok(client)) if of.phase.is_live() => driven(ledger, client, of).await,
@@ -65,7 +67,7 @@ pub(super) async fn look(
             };
             match newer {
                 Some(attempt) => Ok(attempt),
-                None => MoveView::read(ledger, Some(of)).await,
+                None => Ok(MoveView::read(ledger, Some(of)).await?),
             }
         }
     }
@@ -73,35 +75,60 @@ pub(super) async fn look(
 
 /// A live move, and what its workflow says.
 async fn driven(ledger: &Ledger, client: &Client, of: Move) -> Result<MoveView, Failure> {
+    let answer = match drive(ledger, client, &of).await? {
+        Drive::Answers(status) => Ok(*status),
+        Drive::Silent(why) => Err(why),
+        Drive::Over => return Ok(MoveView::read(ledger, ledger.move_by_id(of.id).await?).await?),
+        Drive::Gone(why) => {
+            let view = MoveView::read(ledger, Some(of)).await?;
+            return Ok(MoveView {
+                forsaken: Some(why),
+                ..view
+            });
+        }
+    };
+    Ok(MoveView::read(ledger, Some(of)).await?.with(answer))
+}
+
+/// What is known of the workflow that drives a move.
+pub(crate) enum Drive {
+    /// It runs, and a worker answers for it.
+    Answers(Box<Status>),
+    /// It says nothing; why.
+    Silent(String),
+    /// It does not run though its move is live; in words.
+    Gone(String),
+    /// Workflow and move have ended.
+    Over,
+}
+
+/// Asks the workflow of a live move.
+pub(crate) async fn drive(ledger: &Ledger, client: &Client, of: &Move) -> Result<Drive, Failure> {
     let handle = client.get_workflow_handle::<OrgMove>(of.workflow_id.clone());
     let liveness = match org_move::liveness(&handle).await {
         Ok(liveness) => liveness,
-        Err(failure) => return Ok(MoveView::read(ledger, Some(of)).await?.with(Err(failure))),
+        Err(failure) => return Ok(Drive::Silent(failure.what().to_owned())),
     };
     if liveness.is_running() {
-        let answer = org_move::status(&handle, GLANCE).await;
-        return Ok(MoveView::read(ledger, Some(of)).await?.with(answer));
+        let answer = org_move::said(&handle).await;
+        return Ok(answer.map_or_else(Drive::Silent, |status| Drive::Answers(Box::new(status))));
     }
     // It may have ended since the ledger was read, and have said so there.
-    let of = ledger.move_by_id(of.id).await?.unwrap_or(of);
-    let mut gone = None;
-    if of.phase.is_live() {
-        let mut why = forsaken(&of, &liveness);
-        if let Liveness::Closed {
-            how: WorkflowExecutionStatus::Failed,
-            ..
-        } = liveness
-            && let Err(ended) = org_move::outcome(&handle).await?
-        {
-            why.push_str(&format!(" ({})", ended.why));
-        }
-        gone = Some(why);
+    let now = ledger.move_by_id(of.id).await?;
+    let now = now.as_ref().unwrap_or(of);
+    if !now.phase.is_live() {
+        return Ok(Drive::Over);
     }
-    let view = MoveView::read(ledger, Some(of)).await?;
-    Ok(MoveView {
-        forsaken: gone,
-        ..view
-    })
+    let mut why = forsaken(now, liveness.in_words());
+    if let Liveness::Closed {
+        how: WorkflowExecutionStatus::Failed,
+        ..
+    } = liveness
+        && let Err(ended) = org_move::outcome(&handle).await?
+    {
+        why.push_str(&format!(" ({})", ended.why));
+    }
+    Ok(Drive::Gone(why))
 }
 
 /// The organization's workflow, if it is not the one that drove `before`: it has no move yet, or
@@ -128,7 +155,7 @@ async fn attempt(
         to_do: None,
     };
     if runs {
-        let answer = org_move::status(&handle, GLANCE).await;
+        let answer = org_move::said(&handle).await;
         return Ok(Some(
             MoveView::of_attempt(attempt, before.cloned()).with(answer),
         ));

@@ -6,16 +6,16 @@ use clap::Args;
 use jiff::Timestamp;
 use monarch_ledger::{Ledger, Move, Verification, VerificationOutcome};
 use monarch_model::{Phase, StoreName, UnitStatus};
+use monarch_view::advice::may_be_asked;
+use monarch_view::units_of_measure::{count, duration};
 use serde_json::Value;
 
 use super::{find, none_such};
-use crate::advice::may_be_asked;
 use crate::args::Which;
 use crate::console::{self, lines, plain, table};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::units_of_measure::{count, duration};
 
 /// Both sides are read in full, each in one snapshot, on the source's primary and on the sink. It
 /// ends with 1 unless all are equal. Where one differs, a cut-over is refused until a later

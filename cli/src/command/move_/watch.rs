@@ -12,6 +12,8 @@ use clap::Args;
 use jiff::Timestamp;
 use monarch_ledger::Ledger;
 use monarch_model::{StoreName, UnitStatus};
+use monarch_view::units_of_measure::{bytes, count, seconds};
+use monarch_view::{End, MoveView, UnitView};
 use temporalio_client::Client;
 
 use self::picture::Picture;
@@ -21,8 +23,7 @@ use crate::console::{self, Output, plain};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::move_view::{self, MoveView, UnitView};
-use crate::units_of_measure::{bytes, count, seconds};
+use crate::move_text;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -62,9 +63,12 @@ pub(super) async fn follow(
                         move_id: Some(of.0.id),
                     };
                 }
-                if let Some(exit) = view.end() {
+                if let Some(end) = view.end() {
                     screen.close(&view)?;
-                    return Ok(exit);
+                    return Ok(match end {
+                        End::Finalized => Exit::Done,
+                        End::NotFinalized => Exit::Failed,
+                    });
                 }
             }
             Err(failure) if seen_once && failure.exit() == Exit::Unreachable => {
@@ -130,7 +134,7 @@ impl Screen {
         match self {
             Self::Terminal(mut picture) => {
                 picture.clear()?;
-                console::say(move_view::text(view).trim_end())
+                console::say(move_text::text(view).trim_end())
             }
             Self::Lines(_) | Self::Json(_) => Ok(()),
         }
@@ -221,7 +225,7 @@ impl Story {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::move_view::Attempt;
+    use monarch_view::Attempt;
 
     pub(super) fn unit(status: UnitStatus, rows: u64) -> UnitView {
         UnitView {

@@ -3,10 +3,10 @@
 
 use monarch_config::{BlobPlace, Cell, Config, Eviction, Missing, Store, StoreKind};
 use monarch_model::{CellName, StoreName};
+use monarch_view::units_of_measure::count;
 use serde::Serialize;
 
 use super::StorePlan;
-use crate::units_of_measure::count;
 
 /// The objects of a blob store that move.
 #[derive(Serialize)]

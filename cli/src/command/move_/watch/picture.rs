@@ -8,14 +8,14 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use monarch_model::UnitStatus;
+use monarch_view::units_of_measure::seconds;
+use monarch_view::{MoveView, UnitView};
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::progress;
 use crate::console::plain;
 use crate::failure::Failure;
-use crate::move_view::{MoveView, UnitView};
-use crate::units_of_measure::seconds;
 
 /// What is assumed of a terminal that does not tell its size.
 const USUAL: Size = Size {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-pub(crate) use monarch_model::binary_size as bytes;
+use jiff::Timestamp;
+
+pub use monarch_model::binary_size as bytes;
 
 /// A count with its thousands set apart.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -17,8 +19,13 @@ pub(crate) fn count(n: u64) -> String {
     text
 }
 
+/// Time from one moment to a later one; none when clocks disagree.
+pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    to.duration_since(from).try_into().unwrap_or_default()
+}
+
 /// A duration in its two largest units; milliseconds below ten seconds.
-pub(crate) fn duration(duration: Duration) -> String {
+pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..10 => format!("{}.{:03}s", seconds, duration.subsec_millis()),
@@ -30,7 +37,7 @@ pub(crate) fn duration(duration: Duration) -> String {
 }
 
 /// A duration that is known to the second, in its two largest units.
-pub(crate) fn seconds(seconds: u64) -> String {
+pub fn seconds(seconds: u64) -> String {
     match seconds {
         0..10 => format!("{seconds}s"),
         _ => duration(Duration::from_secs(seconds)),

@@ -4,21 +4,16 @@
 use monarch_ledger::Move;
 use monarch_model::{OrgId, Phase};
 
-use crate::org_move::Liveness;
-
-/// Why nothing happens to a live move whose workflow does not run.
-pub(crate) fn forsaken(of: &Move, gone: &Liveness) -> String {
+/// Why nothing happens to a live move whose workflow does not run; `became` says what became of it.
+pub fn forsaken(of: &Move, became: &str) -> String {
     format!(
-        "nobody drives move {}, which is {}: workflow {} {}",
-        of.id,
-        of.phase,
-        of.workflow_id,
-        gone.in_words()
+        "nobody drives move {}, which is {}: workflow {} {became}",
+        of.id, of.phase, of.workflow_id
     )
 }
 
 /// What to do about that.
-pub(crate) fn take_up(of: &Move) -> String {
+pub fn take_up(of: &Move) -> String {
     format!(
         "carry it on with `monarch move adopt --org {0}`; to end it, `monarch sweep --closed-for 0` \
          first, then adopt and abort it",
@@ -27,7 +22,7 @@ pub(crate) fn take_up(of: &Move) -> String {
 }
 
 /// What is said of a request to a move that has ended, and what applies instead.
-pub(crate) fn over(of: &Move) -> (String, String) {
+pub fn over(of: &Move) -> (String, String) {
     let lives_in = match of.phase {
         Phase::Finalized => &of.sink_cell,
         _ => &of.source_cell,
@@ -47,7 +42,7 @@ pub(crate) fn over(of: &Move) -> (String, String) {
 }
 
 /// What an operator may do with a move that stands there.
-pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> String {
+pub fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> String {
     let named = |commands: &[&str]| {
         let commands = commands
             .iter()
@@ -67,6 +62,43 @@ pub(crate) fn may_be_asked(phase: Option<Phase>, paused: bool, org: &OrgId) -> S
         Some(Phase::CutOver | Phase::Evicting) => named(&["evict", "watch"]),
         Some(Phase::Failed) => format!("{} scrubs the sink", named(&["abort"])),
         Some(Phase::Finalized | Phase::Aborted) => "see `monarch move list`".to_owned(),
+    }
+}
+
+/// Whether an error that a store met is tried again, and what to do about it.
+pub fn of_error(code: &str, phase: Phase) -> (&'static str, &'static str) {
+    if phase == Phase::Failed {
+        return (
+            "no: the move stopped",
+            "mend what it names; `monarch move abort` scrubs the sink, then start again",
+        );
+    }
+    match code {
+        "cell" => (
+            "yes, until it succeeds",
+            "see whether the store's databases are up, and reachable from where its worker runs",
+        ),
+        "ledger" => (
+            "yes, until it succeeds",
+            "see whether the ledger is up, and reachable from where the worker runs",
+        ),
+        "control" => (
+            "yes, for as long as the write pause may last",
+            "see the log of the control plane, and of the worker of the queue `monarch`",
+        ),
+        "not-yet" => ("yes, until it is so", "end what it names, if it stays"),
+        "start-over" => (
+            "yes: the store is copied again from a new slot",
+            "nothing, unless it comes again",
+        ),
+        "eviction-refused" => (
+            "no: it waits for your word",
+            "look at what it lists; `monarch move evict --help` says how it is accepted",
+        ),
+        _ => (
+            "yes, unless the move fails by it",
+            "look for the code in docs/operations.md",
+        ),
     }
 }
 

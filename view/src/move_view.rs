@@ -1,63 +1,74 @@
 //! A move as an operator sees it: the ledger, which is always there, and what the workflow itself
 //! knows when it can be asked. Rates and times are derived here, from one reading, by pure code.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use monarch_ledger::{Ledger, Move, Unit, Verification, VerificationOutcome};
-use monarch_model::{Lsn, OrgId, Phase, StoreName, UnitStatus};
-use monarch_workflows::org_move::Status;
+use monarch_ledger::{Ledger, LedgerError, Move, Unit, Verification, VerificationOutcome};
+use monarch_model::{Lsn, OrgId, Phase, StoreName, UnitStatus, WorkflowStatus};
 use serde::Serialize;
 
 use crate::advice::{may_be_asked, take_up};
-use crate::console::{fit, lines, named, plain, table};
-use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::units_of_measure::{bytes, count, duration, seconds};
+use crate::units_of_measure::{count, elapsed};
+use crate::words::{named, plain};
 
 /// One reading of a move.
 #[derive(Debug, Serialize)]
-pub(crate) struct MoveView {
+pub struct MoveView {
     /// When it was read, by our own clock.
-    pub(crate) at: Timestamp,
+    pub at: Timestamp,
     /// The ledger's row; none before the move is registered.
     #[serde(rename = "move")]
-    pub(crate) of: Option<MoveRow>,
+    pub of: Option<MoveRow>,
     /// A workflow that has not registered a move, and will not if it has ended.
-    pub(crate) attempt: Option<Attempt>,
+    pub attempt: Option<Attempt>,
     /// The organization's move before that attempt.
-    pub(crate) earlier: Option<MoveRow>,
+    pub earlier: Option<MoveRow>,
     /// Why nobody drives the move, if that is so.
-    pub(crate) forsaken: Option<String>,
+    pub forsaken: Option<String>,
     /// Its units, by store.
-    pub(crate) units: Vec<UnitView>,
+    pub units: Vec<UnitView>,
     /// Whether its units are held, as the ledger has it.
-    pub(crate) held: bool,
+    pub held: bool,
     /// What stands of the comparisons that were asked for, of a live move.
-    pub(crate) verifications: Vec<Verification>,
+    pub verifications: Vec<Verification>,
     /// What the workflow answers.
-    pub(crate) workflow: Option<Status>,
+    pub workflow: Option<WorkflowStatus>,
     /// Why it does not.
-    pub(crate) workflow_silent: Option<String>,
+    pub workflow_silent: Option<String>,
+}
+
+/// How a move ended, or where nothing more comes of it without an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The organization lives on the sink alone.
+    Finalized,
+    /// It does not.
+    NotFinalized,
 }
 
 /// A workflow without a move.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Attempt {
-    pub(crate) org: OrgId,
-    pub(crate) workflow_id: String,
-    pub(crate) run_id: String,
+pub struct Attempt {
+    /// The organization.
+    pub org: OrgId,
+    /// The workflow.
+    pub workflow_id: String,
+    /// Its run.
+    pub run_id: String,
     /// Why it ended before it registered a move; none while it runs.
-    pub(crate) ended: Option<String>,
+    pub ended: Option<String>,
     /// What to do about that.
-    pub(crate) to_do: Option<String>,
+    pub to_do: Option<String>,
 }
 
 /// A move without the token of its control plane, which is nobody's business but the worker's.
 #[derive(Debug, Clone, Serialize)]
 #[serde(into = "serde_json::Value")]
-pub(crate) struct MoveRow(pub(crate) Move);
+pub struct MoveRow(
+    /// The whole row.
+    pub Move,
+);
 
 impl From<MoveRow> for serde_json::Value {
     fn from(row: MoveRow) -> Self {
@@ -71,32 +82,50 @@ impl From<MoveRow> for serde_json::Value {
 
 /// One unit, with what follows from its counters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct UnitView {
-    pub(crate) store: StoreName,
+pub struct UnitView {
+    /// The store.
+    pub store: StoreName,
     /// Whether what is counted as rows are objects.
-    pub(crate) of_objects: bool,
-    pub(crate) status: UnitStatus,
-    pub(crate) rows_copied: u64,
-    pub(crate) rows_estimated: Option<u64>,
-    pub(crate) bytes_copied: u64,
-    pub(crate) bytes_per_second: Option<u64>,
-    pub(crate) eta_seconds: Option<u64>,
-    pub(crate) tables_done: u32,
-    pub(crate) tables_total: Option<u32>,
-    pub(crate) changes_applied: u64,
-    pub(crate) applied: Option<Lsn>,
-    pub(crate) lag_bytes: Option<u64>,
-    pub(crate) retained_wal_bytes: Option<u64>,
-    pub(crate) heartbeat_age_seconds: Option<u64>,
-    pub(crate) rows_evicted: u64,
-    pub(crate) late_changes: u64,
-    pub(crate) last_error: Option<String>,
-    pub(crate) error_count: i64,
+    pub of_objects: bool,
+    /// Where it stands.
+    pub status: UnitStatus,
+    /// Rows committed on the sink by the snapshot.
+    pub rows_copied: u64,
+    /// Rows in all, as the planner sees it.
+    pub rows_estimated: Option<u64>,
+    /// Bytes of those that are copied.
+    pub bytes_copied: u64,
+    /// The copy's average pace.
+    pub bytes_per_second: Option<u64>,
+    /// What is left of the copy at that pace.
+    pub eta_seconds: Option<u64>,
+    /// Tables whose last row is copied.
+    pub tables_done: u32,
+    /// Tables in all.
+    pub tables_total: Option<u32>,
+    /// Changes of the organization applied since the copy.
+    pub changes_applied: u64,
+    /// What is durable on the sink.
+    pub applied: Option<Lsn>,
+    /// Bytes of log between that and the source's head.
+    pub lag_bytes: Option<u64>,
+    /// Bytes of log that the slot keeps.
+    pub retained_wal_bytes: Option<u64>,
+    /// Since progress was last recorded.
+    pub heartbeat_age_seconds: Option<u64>,
+    /// Rows deleted on the losing side.
+    pub rows_evicted: u64,
+    /// Changes behind the barrier.
+    pub late_changes: u64,
+    /// The last error, led by its code.
+    pub last_error: Option<String>,
+    /// Errors recorded.
+    pub error_count: i64,
 }
 
 impl UnitView {
     /// What a unit's row says at a time.
-    pub(crate) fn new(unit: &Unit, now: Timestamp) -> Self {
+    pub fn new(unit: &Unit, now: Timestamp) -> Self {
         let copy = &unit.copy;
         let copying_for = unit.copy_started_at.map(|begun| {
             let until = unit.copied_at.filter(|end| *end >= begun).unwrap_or(now);
@@ -139,7 +168,7 @@ impl UnitView {
     }
 
     /// Rows of rows, or objects of objects, in a cell of a table.
-    pub(crate) fn rows(&self) -> String {
+    pub fn rows(&self) -> String {
         let done = count(self.rows_copied);
         match self.rows_estimated {
             Some(named) if self.of_objects && named > self.rows_copied => {
@@ -152,11 +181,6 @@ impl UnitView {
             _ => done,
         }
     }
-}
-
-/// Time from one moment to a later one; none when clocks disagree.
-fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
-    to.duration_since(from).try_into().unwrap_or_default()
 }
 
 fn per_second(n: u64, over: Option<Duration>) -> Option<u64> {
@@ -178,7 +202,10 @@ fn eta(done: u64, estimated: Option<u64>, over: Option<Duration>) -> Option<u64>
 
 impl MoveView {
     /// Reads a move's row anew, and its units. What the workflow says is added by the caller.
-    pub(crate) async fn read(ledger: &Ledger, of: Option<Move>) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// When the ledger does not answer.
+    pub async fn read(ledger: &Ledger, of: Option<Move>) -> Result<Self, LedgerError> {
         let units = match &of {
             Some(of) => ledger.units(of.id).await?,
             None => Vec::new(),
@@ -191,30 +218,39 @@ impl MoveView {
         }
         let at = Timestamp::now();
         Ok(Self {
+            held,
+            verifications,
+            ..Self::of_rows(of, &units, at)
+        })
+    }
+
+    /// What a move's row and its units' rows say at a time.
+    pub fn of_rows(of: Option<Move>, units: &[Unit], at: Timestamp) -> Self {
+        Self {
             at,
             of: of.map(MoveRow),
             attempt: None,
             earlier: None,
             forsaken: None,
             units: units.iter().map(|unit| UnitView::new(unit, at)).collect(),
-            held,
-            verifications,
+            held: false,
+            verifications: Vec::new(),
             workflow: None,
             workflow_silent: None,
-        })
+        }
     }
 
     /// The same, with the workflow's answer or its silence.
-    pub(crate) fn with(mut self, answer: Result<Status, Failure>) -> Self {
+    pub fn with(mut self, answer: Result<WorkflowStatus, String>) -> Self {
         match answer {
             Ok(status) => self.workflow = Some(status),
-            Err(failure) => self.workflow_silent = Some(failure.what().to_owned()),
+            Err(why) => self.workflow_silent = Some(why),
         }
         self
     }
 
     /// A workflow that has no move, after the organization's last one.
-    pub(crate) fn of_attempt(attempt: Attempt, earlier: Option<Move>) -> Self {
+    pub fn of_attempt(attempt: Attempt, earlier: Option<Move>) -> Self {
         Self {
             at: Timestamp::now(),
             of: None,
@@ -231,14 +267,14 @@ impl MoveView {
 
     /// Whether the movers are stopped until somebody resumes them: the workflow's word if there is
     /// one, since the ledger hears of a pause, and of its end, a moment later.
-    fn is_paused(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         let phase = self.of.as_ref().map(|row| row.0.phase);
         let told = self.workflow.as_ref().map(|status| status.paused);
         phase == Some(Phase::Active) && told.unwrap_or(self.held)
     }
 
     /// The move's phase in a word; before it is registered, what the workflow does.
-    pub(crate) fn phase(&self) -> &'static str {
+    pub fn phase(&self) -> &'static str {
         match (&self.of, &self.attempt) {
             (Some(_), _) if self.is_paused() => "active, paused",
             (Some(row), _) => row.0.phase.as_str(),
@@ -256,7 +292,7 @@ impl MoveView {
     }
 
     /// What a unit is doing, in a word.
-    pub(crate) fn doing(&self, unit: &UnitView) -> &'static str {
+    pub fn doing(&self, unit: &UnitView) -> &'static str {
         match unit.status {
             UnitStatus::Evicting if self.is_undone() => "scrubbing",
             UnitStatus::Evicted if self.is_undone() => "scrubbed",
@@ -266,7 +302,16 @@ impl MoveView {
     }
 
     /// What is in the way and what was verified, by whoever knows, each said once.
-    pub(crate) fn remarks(&self) -> Vec<String> {
+    pub fn remarks(&self) -> Vec<String> {
+        self.remarks_beside(self.verifications.iter().map(verified))
+    }
+
+    /// The same without what was verified, for where that has a place of its own.
+    pub fn obstacles(&self) -> Vec<String> {
+        self.remarks_beside(std::iter::empty())
+    }
+
+    fn remarks_beside(&self, verified: impl Iterator<Item = String>) -> Vec<String> {
         let mut remarks = Vec::new();
         let row = self.of.as_ref().map(|row| &row.0);
         if let Some(reason) = row.and_then(|row| row.reason.as_ref()) {
@@ -296,7 +341,7 @@ impl MoveView {
                 ));
             }
         }
-        remarks.extend(self.verifications.iter().map(verified));
+        remarks.extend(verified);
         if self.is_paused() {
             remarks.push("paused: slots go on holding log".to_owned());
         }
@@ -306,7 +351,7 @@ impl MoveView {
     }
 
     /// What the workflow knows that is in the way.
-    fn remarks_of(&self, status: &Status) -> Vec<String> {
+    fn remarks_of(&self, status: &WorkflowStatus) -> Vec<String> {
         // Once the move is active again, what was in the way is of an attempt that is over.
         let subject = match status.phase {
             Some(Phase::Active) => format!("cut-over {}", status.cut_over_attempts.max(1)),
@@ -350,17 +395,17 @@ impl MoveView {
     }
 
     /// How the move ended, if nothing more comes of it without an operator.
-    pub(crate) fn end(&self) -> Option<Exit> {
+    pub fn end(&self) -> Option<End> {
         if let Some(attempt) = &self.attempt {
-            return attempt.ended.is_some().then_some(Exit::Failed);
+            return attempt.ended.is_some().then_some(End::NotFinalized);
         }
         if self.forsaken.is_some() {
-            return Some(Exit::Failed);
+            return Some(End::NotFinalized);
         }
         match self.of.as_ref()?.0.phase {
-            Phase::Finalized => Some(Exit::Done),
-            Phase::Aborted => Some(Exit::Failed),
-            Phase::Failed if !self.is_to_be_scrubbed() => Some(Exit::Failed),
+            Phase::Finalized => Some(End::Finalized),
+            Phase::Aborted => Some(End::NotFinalized),
+            Phase::Failed if !self.is_to_be_scrubbed() => Some(End::NotFinalized),
             _ => None,
         }
     }
@@ -402,91 +447,6 @@ fn verified(one: &Verification) -> String {
 /// Whether a remark tells the same already.
 fn said_in(remarks: &[String], text: &str) -> bool {
     remarks.iter().any(|remark| remark.contains(text))
-}
-
-/// A reading as text.
-pub(crate) fn text(view: &MoveView) -> String {
-    let mut text = headline(view);
-    if !view.units.is_empty() {
-        let _ = write!(text, "\n\n{}", unit_table(view));
-    }
-    let remarks = view.remarks();
-    if !remarks.is_empty() {
-        let _ = write!(text, "\n\n{}", remarks.join("\n"));
-    }
-    if let Some(why) = &view.workflow_silent {
-        let _ = write!(text, "\n\nfrom the ledger alone: {}", plain(why));
-    }
-    if let Some(MoveRow(earlier)) = &view.earlier {
-        let phase = earlier.phase.as_str();
-        let _ = write!(
-            text,
-            "\n\nbefore it:\n{}",
-            described(earlier, phase, view.at)
-        );
-    }
-    text
-}
-
-fn headline(view: &MoveView) -> String {
-    match (&view.of, &view.attempt) {
-        (Some(MoveRow(of)), _) => described(of, view.phase(), view.at),
-        (None, Some(attempt)) => format!(
-            "{}: organization {}, not registered\nworkflow {}, run {}",
-            view.phase(),
-            plain(attempt.org.as_str()),
-            plain(&attempt.workflow_id),
-            attempt.run_id
-        ),
-        (None, None) => view.phase().to_owned(),
-    }
-}
-
-fn described(of: &Move, phase: &str, now: Timestamp) -> String {
-    let mut text = format!(
-        "{phase}: organization {} from {} to {}\nmove {}, workflow {}, for {}",
-        plain(of.org.as_str()),
-        of.source_cell,
-        of.sink_cell,
-        of.id,
-        plain(&of.workflow_id),
-        duration(elapsed(of.created_at, of.ended_at.unwrap_or(now))),
-    );
-    if let Some(pause) = of.write_pause_ms.and_then(|ms| u64::try_from(ms).ok()) {
-        let pause = duration(Duration::from_millis(pause));
-        let _ = write!(text, ", writes were paused for {pause}");
-    }
-    text
-}
-
-/// What a narrow terminal does without, by its place in the table: applied, bytes, rate, eta, heard,
-/// changes.
-const DISPENSABLE: [usize; 6] = [7, 3, 4, 5, 9, 6];
-
-fn unit_table(view: &MoveView) -> String {
-    let mut table = table([
-        "store", "status", "rows", "bytes", "rate", "eta", "changes", "applied", "lag", "heard",
-    ]);
-    let dash = || "-".to_owned();
-    for unit in &view.units {
-        let ago = |age| format!("{} ago", seconds(age));
-        table.add_row([
-            plain(unit.store.as_str()),
-            view.doing(unit).to_owned(),
-            unit.rows(),
-            bytes(unit.bytes_copied),
-            unit.bytes_per_second
-                .map_or_else(dash, |rate| format!("{}/s", bytes(rate))),
-            unit.eta_seconds.map_or_else(dash, seconds),
-            count(unit.changes_applied),
-            unit.applied.map_or_else(dash, |lsn| lsn.to_string()),
-            unit.lag_bytes.map_or_else(dash, bytes),
-            unit.heartbeat_age_seconds.map_or_else(dash, ago),
-        ]);
-    }
-    let width = table.width();
-    fit(&mut table, width, &DISPENSABLE);
-    lines(&table)
 }
 
 #[cfg(test)]
