@@ -196,6 +196,42 @@ async fn an_object_that_changes_during_its_copy_is_copied_again() {
     assert!(progress.snapshot().bytes_read > 12 << 20, "read twice");
 }
 
+/// Guards the sink's other tenants: an object that somebody puts there under the same key while ours
+/// is on its way stays, whether ours would be written whole or in parts.
+#[tokio::test]
+async fn an_object_that_others_put_during_a_copy_is_not_replaced() {
+    let (ground, from, to) = (
+        Ground::new().await,
+        Folder::new().await,
+        Folder::new().await,
+    );
+    for (key, bytes) in [("whole", 4 << 20), ("in parts", 12 << 20)] {
+        from.write(key, &noise(1, bytes));
+        let theirs = noise(2, bytes);
+        ground.record(&[key]).await;
+        let limits = Limits {
+            bytes_per_second: std::num::NonZeroU64::new(bytes as u64),
+            ..quick()
+        };
+        let mover = ground.mover(&from.bucket, &to.bucket, limits);
+        let progress = std::sync::Arc::clone(mover.progress());
+        let put = async {
+            while progress.snapshot().bytes_read == 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            to.write("theirs", &theirs);
+            let folder = to.folder.path();
+            std::fs::rename(folder.join("theirs"), folder.join(key)).unwrap();
+        };
+        let (pass, ()) = tokio::join!(mover.pass(Walked::Fresh), put);
+        assert_eq!(pass.unwrap().troubled, 1, "{key}");
+        assert!(to.read(key).unwrap() == theirs, "{key} was replaced");
+        let record = ground.of(key).await;
+        assert_eq!(record.problem.as_deref(), Some(problem::DIFFERENT));
+        assert!(!record.is_put, "{key}");
+    }
+}
+
 /// Guards the network between: within one service the bytes are read for their digest and never
 /// sent; the copy is no less proved.
 #[tokio::test]
