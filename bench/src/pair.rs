@@ -21,7 +21,10 @@ use uuid::Uuid;
 /// The organization's tables; `label` may hold keys of objects.
 fn manifest(names_objects: bool) -> String {
     let (store, label) = match names_objects {
-        true => ("\n  files: {type: blob_store, eviction: keep}", ", label: {blob: files}"),
+        true => (
+            "\n  files: {type: blob_store, eviction: keep}",
+            ", label: {blob: files}",
+        ),
         false => ("", ""),
     };
     format!(
