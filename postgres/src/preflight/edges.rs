@@ -186,8 +186,7 @@ fn foreign_key(
     })
 }
 
-/// A partition's copy of its parent's trigger is told only if it fires at other times. A constraint's
-/// own trigger is none that a user wrote, unless a user had it fire for replicas.
+/// A partition's copy of its parent's trigger is told only if it fires at other times.
 const TRIGGERS: &str = "
 select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text,
        format('%I.%I', n.nspname, c.relname), t.tgisinternal and t.tgconstraint <> 0
@@ -196,8 +195,7 @@ select distinct moved.place, t.tgname::text, t.tgtype & 8 > 0, t.tgenabled::text
   join pg_catalog.pg_class c on c.oid = t.tgrelid
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   left join pg_catalog.pg_trigger above on above.oid = t.tgparentid
- where t.tgenabled <> 'D' and (above.oid is null or above.tgenabled <> t.tgenabled)
-   and (not t.tgisinternal or t.tgconstraint = 0 or t.tgenabled in ('R', 'A'))
+ where (above.oid is null or above.tgenabled <> t.tgenabled)
    and t.tgfoid <> 'pg_catalog.unique_key_recheck'::regproc
  order by 1, 2";
 

@@ -414,6 +414,24 @@ async fn triggers_and_rules_are_looked_at() {
     .await;
 }
 
+/// What was switched off does nothing, and is not told.
+#[tokio::test]
+async fn a_trigger_that_is_disabled_is_no_finding() {
+    let (source, sink) = pair().await;
+    for cell in [&source, &sink] {
+        cell.run(
+            "create function nothing() returns trigger language plpgsql
+               as 'begin return old; end';
+             create trigger told after delete on event
+               for each row execute function nothing();
+             alter table event disable trigger told",
+        )
+        .await;
+    }
+    let report = check_dsns(&source.dsn, &sink.dsn).await;
+    assert_eq!(report.findings, []);
+}
+
 /// Guards promise 1: a partition's triggers and rules fire for rows of its table. They are told with the
 /// partition, once, and what mends it does.
 #[tokio::test]
@@ -450,6 +468,12 @@ async fn triggers_of_partitions_are_looked_at() {
             let report = check_dsns(&source.dsn, &sink.dsn).await;
             assert_eq!(report.findings, []);
         }
+        // What its partitions have from the table is the table's.
+        sink.run("alter table tag enable always trigger quiet")
+            .await;
+        let report = check_dsns(&source.dsn, &sink.dsn).await;
+        assert_eq!(codes(&report), ["sink-trigger"]);
+        sink.run("alter table tag enable trigger quiet").await;
         sink.run("create rule own as on update to tag_0 do instead nothing")
             .await;
         let report = check_dsns(&source.dsn, &sink.dsn).await;
