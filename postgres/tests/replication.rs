@@ -279,12 +279,14 @@ async fn every_kind_of_change_is_decoded() {
              commit"
         ))
         .await;
-    let (words, _) = transaction(&mut stream).await;
+    let (mut words, _) = transaction(&mut stream).await;
+    assert_eq!(words[..2], ["begin", "public.t"]);
+    // A server tells of a table anew whenever it has looked at it again, as after TRUNCATE.
+    words.retain(|word| word != "public.t");
     assert_eq!(
         words,
         [
             "begin",
-            "public.t",
             "+1,null",
             "+2,it's",
             "+3,c4ca4238",
@@ -292,8 +294,6 @@ async fn every_kind_of_change_is_decoded() {
             "~4,unchanged by key",
             "monarch:barrier",
             "-2,null",
-            // A truncated table is told anew.
-            "public.t",
             "truncate 1",
             "commit"
         ]
